@@ -1,16 +1,16 @@
 //! Drivers that are wrong on purpose, and for each the case that was made to catch it. They show
 //! that the suite can fail. No case knows of them.
 
+mod bugs;
 mod caught;
-mod flaws;
 mod looking;
+mod methods;
 mod registers;
 mod renewal;
 mod toy;
-mod verbs;
 
-pub use caught::{Caught, FLAWS};
-pub use flaws::Flaw;
+pub use bugs::InjectedBug;
+pub use caught::{BUGS, Caught};
 pub use toy::Toy;
 
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::harness::{Harness, Time};
 pub struct ToyHarness(Toy);
 
 impl ToyHarness {
-    /// With a toy that has no flaw.
+    /// With a toy that has no bug.
     pub fn sound() -> Self {
         Self(Toy::sound())
     }
 
-    /// With a toy that has this flaw.
-    pub fn with(flaw: Flaw) -> Self {
-        Self(Toy::with(flaw))
+    /// With a toy that has this bug.
+    pub fn with(bug: InjectedBug) -> Self {
+        Self(Toy::with(bug))
     }
 }
 

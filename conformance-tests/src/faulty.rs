@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use async_trait::async_trait;
 use lockkit_core::Error;
 
-use crate::wrap::{Tamper, Verb};
+use crate::wrap::{DriverMethod, Tamper};
 
 /// Where the one fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Faulty {
 
 #[async_trait]
 impl Tamper for Faulty {
-    async fn before(&self, _: Verb) -> Result<(), Error> {
+    async fn before(&self, _: DriverMethod) -> Result<(), Error> {
         let chosen = self.calls.fetch_add(1, Ordering::SeqCst) == self.fault.call;
         if chosen {
             self.struck.store(true, Ordering::SeqCst);
@@ -72,14 +72,14 @@ impl Tamper for Faulty {
         Ok(())
     }
 
-    fn cut_after_polls(&self, _: Verb) -> Option<u32> {
+    fn cut_after_polls(&self, _: DriverMethod) -> Option<u32> {
         match self.fault.place {
             Place::Polls(polls) if self.armed.swap(false, Ordering::SeqCst) => Some(polls),
             _ => None,
         }
     }
 
-    async fn after(&self, _: Verb) -> Result<(), Error> {
+    async fn after(&self, _: DriverMethod) -> Result<(), Error> {
         match self.fault.place {
             Place::After if self.armed.swap(false, Ordering::SeqCst) => Err(Self::error()),
             _ => Ok(()),

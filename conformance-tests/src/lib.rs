@@ -8,10 +8,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-pub mod bench;
 pub mod broken;
 pub mod cases;
 pub mod compare;
+pub mod context;
 pub mod faulty;
 mod harness;
 pub mod listing;

@@ -8,7 +8,7 @@ use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{LockDriver, Patience, SetLimit};
 use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 use crate::harness::Time;
 
 /// What must be given for a case to apply.
@@ -17,7 +17,7 @@ pub enum Need {
     /// Applies to every driver.
     Nothing,
     /// `Capabilities::fifo`: the case is about who comes first. (One that merely looks at those
-    /// who wait asks [`Bench::has_line`], and leaves that part out.)
+    /// who wait asks [`CaseContext::has_line`], and leaves that part out.)
     Fifo,
     /// `Capabilities::fifo`, and leases that a claim does not have in common with the session of its
     /// connection: with one ttl for waiting and another for holding.
@@ -47,9 +47,9 @@ impl Need {
     ///
     /// # Errors
     /// When the harness cannot say.
-    pub async fn missing(self, bench: &Bench) -> Result<Option<&'static str>, Error> {
-        let can = bench.capabilities();
-        let paused = bench.harness().time() == Time::Paused;
+    pub async fn missing(self, context: &CaseContext) -> Result<Option<&'static str>, Error> {
+        let can = context.capabilities();
+        let paused = context.harness().time() == Time::Paused;
         Ok(match self {
             Self::Fifo | Self::Leases if !can.fifo => {
                 Some("the driver keeps no line of those who wait")
@@ -67,10 +67,10 @@ impl Need {
             Self::Processes if !can.shared_between_processes => {
                 Some("the backend lives in one process")
             }
-            Self::Processes if bench.harness().worker().is_none() => {
+            Self::Processes if context.harness().worker().is_none() => {
                 Some("the harness has no worker process")
             }
-            Self::Leftovers if self.uncounted(bench).await? => {
+            Self::Leftovers if self.uncounted(context).await? => {
                 Some("the harness cannot count what the backend keeps")
             }
             Self::RealTime if paused => Some("the harness runs on a paused clock"),
@@ -78,20 +78,20 @@ impl Need {
         })
     }
 
-    async fn uncounted(self, bench: &Bench) -> Result<bool, Error> {
-        let count = bench.harness().leftovers(bench.namespace()).await?;
+    async fn uncounted(self, context: &CaseContext) -> Result<bool, Error> {
+        let count = context.harness().leftovers(context.namespace()).await?;
         Ok(count.is_none())
     }
 
     /// Panics when the driver does what it denies.
-    pub async fn check_denial(self, bench: &Bench) {
+    pub async fn check_denial(self, context: &CaseContext) {
         match self {
-            Self::Permits => no_permits(bench).await,
-            Self::Resize => no_resize(bench).await,
-            Self::Raise => no_raise(bench).await,
-            Self::Detached => no_detached(bench).await,
-            Self::Registers => no_registers(bench).await,
-            Self::Namespaces => no_namespaces(bench).await,
+            Self::Permits => no_permits(context).await,
+            Self::Resize => no_resize(context).await,
+            Self::Raise => no_raise(context).await,
+            Self::Detached => no_detached(context).await,
+            Self::Registers => no_registers(context).await,
+            Self::Namespaces => no_namespaces(context).await,
             // An order that is kept without having been promised harms nobody; what the harness
             // lacks is no lie of the driver's.
             Self::Nothing | Self::Fifo | Self::Leases => {}
@@ -100,49 +100,49 @@ impl Need {
     }
 }
 
-async fn no_permits(bench: &Bench) {
-    let driver = bench.driver().await;
-    let claim = bench.permits("denied", 1, 2);
+async fn no_permits(context: &CaseContext) {
+    let driver = context.driver().await;
+    let claim = context.permits("denied", 1, 2);
     refused(driver.acquire(&claim, Patience::Try).await, "semaphores");
 }
 
-async fn no_resize(bench: &Bench) {
-    let driver = bench.driver().await;
-    let key = bench.key_in(Space::Semaphore, "denied");
+async fn no_resize(context: &CaseContext) {
+    let driver = context.driver().await;
+    let key = context.key_in(Space::Semaphore, "denied");
     for limit in [SetLimit::IfUnset(2), SetLimit::To(3)] {
         refused(driver.resize(&key, limit).await, "resizing semaphores");
     }
 }
 
-async fn no_raise(bench: &Bench) {
-    let driver = bench.driver().await;
-    let claim = bench.exclusive("denied");
+async fn no_raise(context: &CaseContext) {
+    let driver = context.driver().await;
+    let claim = context.exclusive("denied");
     let token = driver.grant(&claim).await.token;
     let higher = Token::new(token.get() + 1000).expect("far from the greatest token");
     refused(driver.raise(&claim, higher).await, "raising tokens");
     assert_eq!(driver.holds(&claim).await.token, token, "nothing was raised");
 }
 
-async fn no_detached(bench: &Bench) {
-    let driver = bench.driver().await;
-    let claim = Claim::clone(&bench.exclusive("denied")).with_lifetime(Lifetime::Detached);
+async fn no_detached(context: &CaseContext) {
+    let driver = context.driver().await;
+    let claim = Claim::clone(&context.exclusive("denied")).with_lifetime(Lifetime::Detached);
     let answer = driver.acquire(&Arc::new(claim), Patience::Try).await;
     refused(answer, "detached claims");
 }
 
-async fn no_registers(bench: &Bench) {
-    let driver = bench.driver().await;
+async fn no_registers(context: &CaseContext) {
+    let driver = context.driver().await;
     let there = driver.registers().is_some();
     assert!(!there, "the driver denies registers, yet it has them");
 }
 
-async fn no_namespaces(bench: &Bench) {
-    refused(bench.driver().await.namespaces(None, 1).await, "listing prefixes");
+async fn no_namespaces(context: &CaseContext) {
+    refused(context.driver().await.namespaces(None, 1).await, "listing prefixes");
 }
 
 /// Checks that a driver that cannot shorten leases at the server says so when asked.
-pub(crate) async fn no_shorten(bench: &Bench, driver: &Arc<dyn LockDriver>) {
-    let claim = bench.claim("denied", Mode::Exclusive);
+pub(crate) async fn no_shorten(context: &CaseContext, driver: &Arc<dyn LockDriver>) {
+    let claim = context.claim("denied", Mode::Exclusive);
     driver.grant(&claim).await;
     let answer = driver.shorten(&claim, Duration::from_secs(10)).await;
     refused(answer, "shortening a lease");

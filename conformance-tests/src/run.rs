@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::bench::{Bench, Stalls};
+use crate::context::{CaseContext, Stalls};
 use crate::harness::{Harness, Time};
 use crate::table::Case;
 
@@ -62,8 +62,8 @@ pub async fn case_until(
     stop: impl Future<Output = ()>,
 ) -> Report {
     let start = std::time::Instant::now();
-    let outcome = match Bench::new(harness).await {
-        Ok(bench) => on_bench(bench, case, stop).await,
+    let outcome = match CaseContext::new(harness).await {
+        Ok(context) => on_bench(context, case, stop).await,
         Err(e) => Outcome::Failed(format!("the harness gave no driver: {e}")),
     };
     Report {
@@ -74,13 +74,17 @@ pub async fn case_until(
     }
 }
 
-async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = ()>) -> Outcome {
-    let missing = match case.need.missing(&bench).await {
+async fn on_bench(
+    context: CaseContext,
+    case: &'static Case,
+    stop: impl Future<Output = ()>,
+) -> Outcome {
+    let missing = match case.need.missing(&context).await {
         Ok(missing) => missing,
         Err(e) => return Outcome::Failed(format!("the harness cannot count: {e}")),
     };
-    let at_work = bench.clone();
-    let real_time = bench.harness().time() == Time::Real;
+    let at_work = context.clone();
+    let real_time = context.harness().time() == Time::Real;
     let stalls = real_time.then(Stalls::watch);
     // In a task of its own, so that a panic ends the case and not its clean-up.
     let mut task = tokio::spawn(async move {
@@ -104,9 +108,9 @@ async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = 
         () = stop => Outcome::Failed("interrupted".to_owned()),
     };
     task.abort();
-    let passing = bench.passing_errors();
+    let passing = context.passing_errors();
     let stood_still = stalls.is_some_and(|stalls| stalls.worst() > STANDSTILL);
-    bench.clean_up().await;
+    context.clean_up().await;
     match outcome {
         Outcome::Passed if passing.len() > case.errors_that_may_pass() && !stood_still => {
             let what = "tried again after errors that nothing staged";
@@ -114,8 +118,8 @@ async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = 
         }
         // Where no queue is kept, as in a quorum, a few members may keep what a majority gave up, until
         // its lease ends.
-        Outcome::Passed if !bench.has_line() => Outcome::Passed,
-        Outcome::Passed => match bench.settled(0, bench.after(bench.lively())).await {
+        Outcome::Passed if !context.has_line() => Outcome::Passed,
+        Outcome::Passed => match context.settled(0, context.after(context.lively())).await {
             Ok(None | Some(0)) => Outcome::Passed,
             Ok(Some(count)) => Outcome::Failed(format!("the backend keeps {count} things of it")),
             Err(e) => Outcome::Failed(format!("the harness cannot count: {e}")),

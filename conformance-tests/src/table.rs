@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::Serialize;
 
-use crate::bench::Bench;
+use crate::context::CaseContext;
 use crate::need::Need;
 
 /// One case of the catalogue.
@@ -21,7 +21,7 @@ pub struct Case {
     /// What the driver or the harness must be able to do for it to apply.
     pub need: Need,
     /// The case.
-    pub run: fn(Bench) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub run: fn(CaseContext) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Case {
@@ -296,7 +296,7 @@ macro_rules! __table {
             group: stringify!($group),
             kind: kind_of(stringify!($group)),
             need: Need::$need,
-            run: |bench| Box::pin($crate::cases::$group::$case(bench)),
+            run: |context| Box::pin($crate::cases::$group::$case(context)),
         },)*)*];
     };
 }

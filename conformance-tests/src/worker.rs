@@ -9,7 +9,7 @@ use lockkit_core::{Error, LockManager, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::bench::{Bench, LONG};
+use crate::context::{CaseContext, LONG};
 use crate::harness::Worker;
 
 /// The processes of one case, and a folder that they share. They end with it.
@@ -25,10 +25,10 @@ impl Crew {
     ///
     /// # Panics
     /// When the harness has no worker.
-    pub fn of(bench: &Bench) -> Self {
+    pub fn of(context: &CaseContext) -> Self {
         Self {
-            worker: bench.harness().worker().expect("the case needs processes"),
-            prefix: bench.namespace().as_str().to_owned(),
+            worker: context.harness().worker().expect("the case needs processes"),
+            prefix: context.namespace().as_str().to_owned(),
             folder: tempfile::tempdir().expect("a temporary folder can be made"),
         }
     }

@@ -30,7 +30,7 @@ pub fn now() -> u64 {
 /// What was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
-pub enum Verb {
+pub enum DriverMethod {
     Acquire,
     Granted,
     Renew,
@@ -58,30 +58,30 @@ pub enum Verb {
 #[async_trait]
 pub trait Tamper: fmt::Debug + Send + Sync + 'static {
     /// Before the driver acts; an error is what the caller gets, and the driver does not act.
-    async fn before(&self, verb: Verb) -> Result<(), Error> {
+    async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
         let _ = verb;
         Ok(())
     }
 
     /// After the driver acted; an error is what the caller gets in the place of the answer.
-    async fn after(&self, verb: Verb) -> Result<(), Error> {
+    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
         let _ = verb;
         Ok(())
     }
 
     /// What the driver answered to a request that was sent then, in nanoseconds on the boot clock.
-    fn heard(&self, answer: Heard<'_>, sent: u64) {
+    fn observed(&self, answer: ObservedAnswer<'_>, sent: u64) {
         let _ = (answer, sent);
     }
 
     /// After how many polls the call is dropped, its caller getting an error; `None` to let it be.
-    fn cut_after_polls(&self, verb: Verb) -> Option<u32> {
+    fn cut_after_polls(&self, verb: DriverMethod) -> Option<u32> {
         let _ = verb;
         None
     }
 
     /// Whether a call goes on when its caller drops it, as a request does that has left already.
-    fn carries_on(&self, verb: Verb) -> bool {
+    fn continues(&self, verb: DriverMethod) -> bool {
         let _ = verb;
         false
     }
@@ -89,13 +89,13 @@ pub trait Tamper: fmt::Debug + Send + Sync + 'static {
 
 /// An answer of the driver, as it was before anything was done to it.
 #[derive(Clone, Copy, Debug)]
-pub enum Heard<'a> {
+pub enum ObservedAnswer<'a> {
     /// An acquire was answered.
     Acquired(&'a Claim, &'a Acquisition),
     /// A renewal was answered for this claim.
     Renewed(&'a Claim, &'a Renewal),
     /// A call failed.
-    Failed(Verb, &'a Error),
+    Failed(DriverMethod, &'a Error),
 }
 
 /// A driver with something between it and its caller. Clones share it.
@@ -127,7 +127,7 @@ impl<T: Tamper> Tampered<T> {
 
     async fn around<R>(
         &self,
-        verb: Verb,
+        verb: DriverMethod,
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
@@ -136,14 +136,14 @@ impl<T: Tamper> Tampered<T> {
 
     async fn around_batch<R>(
         &self,
-        verb: Verb,
+        verb: DriverMethod,
         call: impl Future<Output = Result<R, BatchError>>,
     ) -> Result<R, BatchError> {
         self.tamper.before(verb).await.map_err(BatchError::refused)?;
         let call = async {
             let answer = call.await;
             if let Err(failed) = &answer {
-                self.tamper.heard(Heard::Failed(verb, &failed.error), now());
+                self.tamper.observed(ObservedAnswer::Failed(verb, &failed.error), now());
             }
             answer
         };
@@ -163,14 +163,15 @@ impl<T: Tamper> Tampered<T> {
         let call = async {
             let outcome = self.inner.submit(batch).await?;
             for failed in outcome.released.iter().filter_map(|released| released.as_ref().err()) {
-                self.tamper.heard(Heard::Failed(Verb::Release, &failed.error), sent);
+                self.tamper
+                    .observed(ObservedAnswer::Failed(DriverMethod::Release, &failed.error), sent);
             }
             for (acquire, acquired) in batch.acquires.iter().zip(&outcome.acquired) {
-                let heard = match acquired {
-                    Ok(answer) => Heard::Acquired(&acquire.claim, &answer.result),
-                    Err(failed) => Heard::Failed(Verb::Acquire, &failed.error),
+                let observed = match acquired {
+                    Ok(answer) => ObservedAnswer::Acquired(&acquire.claim, &answer.result),
+                    Err(failed) => ObservedAnswer::Failed(DriverMethod::Acquire, &failed.error),
                 };
-                self.tamper.heard(heard, sent);
+                self.tamper.observed(observed, sent);
             }
             Ok(outcome)
         };
@@ -184,8 +185,8 @@ impl<T: Tamper> Tampered<T> {
 }
 
 /// The method that a batch counts as: that of its first operation.
-fn first(batch: Batch<'_>) -> Verb {
-    if batch.releases.is_empty() { Verb::Acquire } else { Verb::Release }
+fn first(batch: Batch<'_>) -> DriverMethod {
+    if batch.releases.is_empty() { DriverMethod::Acquire } else { DriverMethod::Release }
 }
 
 /// Polls a future so many times, each time when it asked for that; `None` if it had not ended by
@@ -219,7 +220,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        if !self.tamper.carries_on(first(batch)) {
+        if !self.tamper.continues(first(batch)) {
             return self.submit_now(batch).await;
         }
         let (this, releases, acquires) =
@@ -232,7 +233,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        self.around(Verb::Granted, self.inner.granted(claim)).await
+        self.around(DriverMethod::Granted, self.inner.granted(claim)).await
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
@@ -240,25 +241,25 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         let call = async {
             let answers = self.inner.renew(claims).await?;
             for (claim, answer) in claims.iter().zip(&answers) {
-                self.tamper.heard(
+                self.tamper.observed(
                     match answer {
-                        Ok(answer) => Heard::Renewed(claim, answer),
-                        Err(error) => Heard::Failed(Verb::Renew, error),
+                        Ok(answer) => ObservedAnswer::Renewed(claim, answer),
+                        Err(error) => ObservedAnswer::Failed(DriverMethod::Renew, error),
                     },
                     sent,
                 );
             }
             Ok(answers)
         };
-        self.around(Verb::Renew, call).await
+        self.around(DriverMethod::Renew, call).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.around(Verb::Shorten, self.inner.shorten(claim, ttl)).await
+        self.around(DriverMethod::Shorten, self.inner.shorten(claim, ttl)).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.around(Verb::Downgrade, self.inner.downgrade(claim)).await
+        self.around(DriverMethod::Downgrade, self.inner.downgrade(claim)).await
     }
 
     async fn break_claim(
@@ -269,15 +270,15 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let call = self.inner.break_claim(key, token, force, record);
-        self.around(Verb::Break, call).await
+        self.around(DriverMethod::Break, call).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.around(Verb::Inspect, self.inner.inspect(key)).await
+        self.around(DriverMethod::Inspect, self.inner.inspect(key)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.around(Verb::List, self.inner.list(request)).await
+        self.around(DriverMethod::List, self.inner.list(request)).await
     }
 
     async fn namespaces(
@@ -285,33 +286,33 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        self.around(Verb::Namespaces, self.inner.namespaces(after, limit)).await
+        self.around(DriverMethod::Namespaces, self.inner.namespaces(after, limit)).await
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.around(Verb::Changed, self.inner.changed(key, seen)).await
+        self.around(DriverMethod::Changed, self.inner.changed(key, seen)).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.around(Verb::Raise, self.inner.raise(claim, token)).await
+        self.around(DriverMethod::Raise, self.inner.raise(claim, token)).await
     }
 
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        self.around(Verb::Anchor, self.inner.anchor(claim)).await
+        self.around(DriverMethod::Anchor, self.inner.anchor(claim)).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.around(Verb::Resize, self.inner.resize(key, limit)).await
+        self.around(DriverMethod::Resize, self.inner.resize(key, limit)).await
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let call = self.inner.namespace_counter(namespace);
-        self.around(Verb::TokenBase, call).await
+        self.around(DriverMethod::TokenBase, call).await
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let call = self.inner.raise_namespace_counter(namespace, base);
-        self.around(Verb::RaiseTokenBase, call).await
+        self.around(DriverMethod::RaiseTokenBase, call).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {
@@ -319,7 +320,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.around(Verb::Health, self.inner.health()).await
+        self.around(DriverMethod::Health, self.inner.health()).await
     }
 
     async fn close(&self) {
@@ -331,7 +332,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 impl<T: Tamper> Registers for Tampered<T> {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
         let call = self.own_registers().load(at);
-        self.around(Verb::Load, call).await
+        self.around(DriverMethod::Load, call).await
     }
 
     async fn write(
@@ -340,7 +341,7 @@ impl<T: Tamper> Registers for Tampered<T> {
         write: &Write,
     ) -> Result<Attempted<WriteResult>, Error> {
         let call = self.own_registers().write(at, write);
-        self.around(Verb::Write, call).await
+        self.around(DriverMethod::Write, call).await
     }
 
     async fn changed(
@@ -349,11 +350,11 @@ impl<T: Tamper> Registers for Tampered<T> {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         let call = self.own_registers().changed(at, after);
-        self.around(Verb::RegisterChanged, call).await
+        self.around(DriverMethod::RegisterChanged, call).await
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
         let call = self.own_registers().page(request);
-        self.around(Verb::RegisterPage, call).await
+        self.around(DriverMethod::RegisterPage, call).await
     }
 }

@@ -348,26 +348,26 @@ impl Fault {
     /// What it is called in tables. A `²` stands for "longer than the ttl".
     pub const fn title(self) -> &'static str {
         match self {
-            Self::ConnectionCut => "a connection is cut",
-            Self::Partition => "no way to the server²",
-            Self::ServerStandsStill => "the server stands still²",
-            Self::ClientStandsStill => "a process is stopped²",
-            Self::ClientMachinePaused => "a client's machine is paused²",
-            Self::ClientDies => "a client dies",
-            Self::ServerRestarts => "the server is killed and restarted",
-            Self::WritesLost => "its last writes were not on disk",
-            Self::DataLost => "its data is lost or deleted",
-            Self::OlderDataRestored => "older data are put back",
-            Self::RightsWithdrawn => "a right is withdrawn",
-            Self::Failover => "a replica that lags takes over",
-            Self::SplitBrain => "and the old leader lives on",
+            Self::ConnectionCut => "connection reset",
+            Self::Partition => "client partitioned from the server²",
+            Self::ServerStandsStill => "server paused²",
+            Self::ClientStandsStill => "client paused²",
+            Self::ClientMachinePaused => "client machine paused²",
+            Self::ClientDies => "client crash",
+            Self::ServerRestarts => "server crash and restart",
+            Self::WritesLost => "crash that loses unsynced writes",
+            Self::DataLost => "data loss",
+            Self::OlderDataRestored => "older data restored",
+            Self::RightsWithdrawn => "permission revoked",
+            Self::Failover => "failover to a lagging replica",
+            Self::SplitBrain => "split brain",
             Self::OtherClockTakesOver => "failover to a server with another clock³",
-            Self::LeaderLost => "the leader of a majority is lost",
-            Self::ServerClockSteps => "the server's clock is stepped",
-            Self::ServerClockSlewed => "a server's clock is slewed by less than the margin",
-            Self::ServerClockSlewedMore => "a server's clock is slewed by more than the margin",
-            Self::ClientClockSteps => "a client's clock is stepped",
-            Self::BrokenByForce => "the lock is broken by force",
+            Self::LeaderLost => "leader failover in a majority system",
+            Self::ServerClockSteps => "server clock step",
+            Self::ServerClockSlewed => "server clock slewed by less than the margin",
+            Self::ServerClockSlewedMore => "server clock slewed by more than the margin",
+            Self::ClientClockSteps => "client clock step",
+            Self::BrokenByForce => "forced break",
         }
     }
 }
@@ -402,9 +402,9 @@ impl Guarantee {
     /// What it is called in tables.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::All => "all hold",
-            Self::Tokens => "tokens",
-            Self::Nothing => "none",
+            Self::All => "exclusion + fencing",
+            Self::Tokens => "fencing only",
+            Self::Nothing => "no guarantee",
             Self::Impossible => "–",
         }
     }

@@ -127,7 +127,7 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
         Entry::To(to, member) => {
             let line = Line { to, from, cut };
             if let Some(server) = line.dial(member).await {
-                line.carry(client, server).await;
+                line.relay(client, server).await;
             }
         }
         Entry::From(place, members) => {
@@ -142,7 +142,7 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
             if let Some(server) = line.dial(asked).await
                 && socks::connected(&mut client).await.is_ok()
             {
-                line.carry(client, server).await;
+                line.relay(client, server).await;
             }
         }
     }
@@ -172,7 +172,7 @@ impl Line {
         }
     }
 
-    async fn carry(self, mut client: TcpStream, mut server: TcpStream) {
+    async fn relay(self, mut client: TcpStream, mut server: TcpStream) {
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let dialler = tokio::select! {

@@ -15,9 +15,9 @@ use super::folder::Folder;
 use super::kind::Layout;
 use super::proxy::{Protocol, Proxy};
 use super::raw::{resp, zookeeper};
-use super::recipe::Recipe;
 use super::server::{Data, Server};
 use super::servers::{etcd, redis, redis_cluster, redis_sentinel, zookeeper as zk};
+use crate::servers::Recipe;
 
 /// The size of all groups, and the number of sentinels.
 pub(super) const SIZE: usize = 3;

@@ -11,10 +11,10 @@ use super::error::{LabError, Result};
 use super::folder::Folder;
 use super::group::answered;
 use super::raw::{mysql, postgres};
-use super::recipe::Recipe;
 use super::server::{Data, Server};
 use super::servers::mariadb::MariaDb;
 use super::servers::postgres::{Follows, Postgres};
+use crate::servers::Recipe;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);

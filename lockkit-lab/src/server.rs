@@ -13,14 +13,14 @@ use tokio::time;
 use super::clock::{Clock, Shift};
 use super::error::{Doing, LabError, Result};
 use super::folder::{Folder, processes_in, signal, stands_still};
-use super::home::Home;
 use super::kind::Kind;
-use super::recipe::Recipe;
+use super::server_dir::ServerDir;
 use super::servers;
 use super::servers::etcd::{Demands as EtcdDemands, Etcd};
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::{Redis, VALKEY};
 use super::servers::zookeeper::{Demands as ZooKeeperDemands, ZooKeeper};
+use crate::servers::Recipe;
 
 /// Why there is no Valkey on this machine, for tests that are skipped then: Debian 12 has none, and
 /// `cargo xtask install` fetches one where it can.
@@ -61,7 +61,7 @@ pub enum Data {
 #[derive(Debug)]
 pub struct Server {
     recipe: Box<dyn Recipe>,
-    home: Home,
+    home: ServerDir,
     clock: Option<Clock>,
     child: Mutex<Option<Child>>,
     folder: Arc<Folder>,
@@ -205,7 +205,7 @@ impl Server {
         folder: Arc<Folder>,
         clock: bool,
     ) -> Result<Self> {
-        let home = Home::create(folder.path().join(recipe.name()), recipe.account())?;
+        let home = ServerDir::create(folder.path().join(recipe.name()), recipe.account())?;
         let clock = if clock { Some(Clock::create(home.path()).await?) } else { None };
         Ok(Self { recipe, home, clock, child: Mutex::new(None), folder })
     }

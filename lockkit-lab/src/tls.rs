@@ -11,7 +11,6 @@ use super::error::{Doing, LabError, Result};
 use super::port::Port;
 use super::program;
 use super::raw::resp;
-use super::server::Server;
 
 /// Where a server speaks TLS, and the certificates of both ends. They go when this is
 /// dropped; the server may go before.
@@ -31,7 +30,7 @@ pub enum Clients {
 }
 
 impl Tls {
-    /// Has this server listen for TLS, too, until it is restarted.
+    /// Has the Redis at this address listen for TLS, too, until it is restarted.
     ///
     /// # Errors
     ///
@@ -40,7 +39,7 @@ impl Tls {
     /// # Cancel safety
     ///
     /// If the future is dropped, the server may listen already.
-    pub async fn begin(server: &Server, clients: Clients) -> Result<Self> {
+    pub async fn begin(redis: SocketAddr, clients: Clients) -> Result<Self> {
         let tls = Self::issue().await?;
         let text = |path: PathBuf| path.display().to_string();
         let (cert, key, ca) =
@@ -61,7 +60,7 @@ impl Tls {
             "tls-port",
             &port,
         ];
-        let done = resp::ask(server.addr(), &set).await;
+        let done = resp::ask(redis, &set).await;
         done.map_err(|error| LabError::Answer(format!("listening for TLS: {error}")))?;
         Ok(tls)
     }

@@ -58,7 +58,7 @@ impl NotApplicable {
 }
 
 /// What a trial returns; it panics when what it proves does not hold.
-pub type Applied = Result<(), NotApplicable>;
+pub type TrialResult = Result<(), NotApplicable>;
 
 /// One trial.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub struct Trial {
     /// What it stands on.
     pub ground: Ground,
     /// The trial.
-    pub run: fn(Stage) -> Pin<Box<dyn Future<Output = Applied> + Send>>,
+    pub run: fn(Stage) -> Pin<Box<dyn Future<Output = TrialResult> + Send>>,
 }
 
 impl Trial {
@@ -93,10 +93,10 @@ pub async fn trial(site: Arc<dyn Site>, trial: &'static Trial) -> Report {
     let start = Instant::now();
     let outcome = match Stage::set(site, trial.ground).await {
         Ok(stage) => {
-            let bench = stage.bench().clone();
+            let context = stage.context().clone();
             let run = tokio::time::timeout(LONGEST, (trial.run)(stage));
             let ended = AssertUnwindSafe(run).catch_unwind().await;
-            bench.clean_up().await;
+            context.clean_up().await;
             match ended {
                 Ok(Ok(Ok(()))) => Outcome::Passed,
                 Ok(Ok(Err(NotApplicable(why)))) => Outcome::NotApplicable(why),

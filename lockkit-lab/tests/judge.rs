@@ -6,7 +6,7 @@ mod second;
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
-use lockkit_lab::history::judge::Rule;
+use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::history::{Event, History, How, Judgement, Promises, Recorded, What, draw, judge};
 
 const MS: u64 = 1_000_000;
@@ -152,9 +152,9 @@ impl Tale {
     }
 
     #[track_caller]
-    fn convicted_of(self, rule: Rule) {
+    fn convicted_of(self, rule: Invariant) {
         let judgement = self.judged();
-        let rules: Vec<_> = judgement.violations.iter().map(|v| v.rule).collect();
+        let rules: Vec<_> = judgement.violations.iter().map(|v| v.invariant).collect();
         assert!(rules.contains(&rule), "{rule:?} was not seen, only {rules:?}");
         assert!(
             rules.iter().all(|r| *r == rule),
@@ -174,12 +174,13 @@ impl Tale {
 /// A checker of another hand, which knows neither faults nor order nor progress, finds the same.
 fn agrees(recorded: Recorded, judgement: &Judgement) {
     let excused = judgement.excused.iter().map(|excused| &excused.violation);
-    let mut rules = judgement.violations.iter().chain(excused).map(|violation| violation.rule);
+    let mut rules = judgement.violations.iter().chain(excused).map(|violation| violation.invariant);
     // It asks who asked, and a token that is given twice breaks its models only where they conflict.
-    if rules.clone().any(|rule| matches!(rule, Rule::Sound | Rule::TokenOnce)) {
+    if rules.clone().any(|rule| matches!(rule, Invariant::Sound | Invariant::TokenOnce)) {
         return;
     }
-    let seen = |rule| matches!(rule, Rule::Exclusion | Rule::TokensGrow | Rule::Register);
+    let seen =
+        |rule| matches!(rule, Invariant::Exclusion | Invariant::TokensGrow | Invariant::Register);
     assert_eq!(second::finds_linearizable(&recorded), !rules.any(seen), "{judgement:#?}");
 }
 
@@ -204,7 +205,7 @@ fn a_drawing_says_whose_lock_was_lost() {
 macro_rules! convicted {
     ($($name:ident: $rule:ident, $tale:expr;)*) => { $(
         #[test]
-        fn $name() { $tale.convicted_of(Rule::$rule); }
+        fn $name() { $tale.convicted_of(Invariant::$rule); }
     )* };
 }
 
@@ -448,7 +449,7 @@ acquitted! {
 #[test]
 fn a_promise_that_held_better_than_stated_is_reported() {
     let judgement = tale().fault(30, Fault::Failover).holds(1, 1, X, 1, 10, 20).acquitted();
-    assert_eq!(judgement.better, [Rule::Exclusion]);
+    assert_eq!(judgement.better, [Invariant::Exclusion]);
     assert_eq!(judgement.counts["granted"], 1);
 }
 
@@ -486,7 +487,7 @@ fn what_a_fault_excuses_is_told_apart() {
         tale().fault(30, Fault::Failover).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60);
     let judgement = tale.acquitted();
     let [excused] = &judgement.excused[..] else { panic!("{:#?}", judgement.excused) };
-    assert_eq!(excused.violation.rule, Rule::Exclusion);
+    assert_eq!(excused.violation.invariant, Invariant::Exclusion);
     let by = &excused.by;
     assert_eq!((by.fault, &*by.on, &by.locks[..]), (Fault::Failover, "server", &[][..]));
     assert_eq!((by.from, by.until), (30 * MS, 31 * MS + nanos(LEASE)), "a lease after its end");

@@ -15,13 +15,13 @@ use tokio::time::{sleep, timeout};
 /// Nothing arrives for so long: it does not arrive at all.
 const SILENCE: Duration = Duration::from_millis(300);
 
-struct Bench {
+struct CaseContext {
     server: Server,
     proxy: Proxy,
     client: resp::Connection,
 }
 
-impl Bench {
+impl CaseContext {
     async fn new() -> Self {
         let server = Server::start(Kind::Redis).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
@@ -82,139 +82,139 @@ async fn an_answer_is_lost_after_the_server_acted_in_every_protocol() {
 
 #[tokio::test]
 async fn a_cut_strikes_at_the_message_it_was_ordered_for() {
-    let mut bench = Bench::new().await;
-    let strike = bench.proxy.fault(Fault::Cut, When::Answer(3));
-    bench.increment().await.unwrap();
-    bench.increment().await.unwrap();
+    let mut context = CaseContext::new().await;
+    let strike = context.proxy.fault(Fault::Cut, When::Answer(3));
+    context.increment().await.unwrap();
+    context.increment().await.unwrap();
     assert!(!strike.has_struck());
-    bench.increment().await.unwrap_err();
+    context.increment().await.unwrap_err();
     assert!(strike.has_struck());
-    assert_eq!(bench.acted().await, "3");
-    bench.server_sees(1).await;
+    assert_eq!(context.acted().await, "3");
+    context.server_sees(1).await;
 }
 
 #[tokio::test]
 async fn a_cut_now_ends_all_connections() {
-    let mut bench = Bench::new().await;
-    let mut second = resp::Connection::open(bench.proxy.addr()).await.unwrap();
+    let mut context = CaseContext::new().await;
+    let mut second = resp::Connection::open(context.proxy.addr()).await.unwrap();
     second.call(&["PING"]).await.unwrap();
-    bench.proxy.fault(Fault::Cut, When::Now);
-    bench.client.read().await.unwrap_err();
+    context.proxy.fault(Fault::Cut, When::Now);
+    context.client.read().await.unwrap_err();
     second.read().await.unwrap_err();
-    bench.server_sees(1).await;
+    context.server_sees(1).await;
 }
 
 #[tokio::test]
 async fn a_mute_connection_swallows_answers_while_the_server_acts() {
-    let mut bench = Bench::new().await;
-    let mut strike = bench.proxy.fault(Fault::Mute, When::Request(2));
-    bench.increment().await.unwrap();
-    bench.client.send(&[&["INCR", "n"]]).await.unwrap();
+    let mut context = CaseContext::new().await;
+    let mut strike = context.proxy.fault(Fault::Mute, When::Request(2));
+    context.increment().await.unwrap();
+    context.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
-    assert_eq!(bench.acted().await, "2", "it has struck once the server acted");
-    assert!(bench.is_silent().await);
-    assert_eq!(bench.clients().await, 2, "nothing is closed");
-    assert_eq!(bench.proxy.counts().answers, 2, "the ping's and the first one's");
+    assert_eq!(context.acted().await, "2", "it has struck once the server acted");
+    assert!(context.is_silent().await);
+    assert_eq!(context.clients().await, 2, "nothing is closed");
+    assert_eq!(context.proxy.counts().answers, 2, "the ping's and the first one's");
     // What has missed an answer cannot go on.
-    bench.proxy.heal().await.unwrap();
-    bench.client.read().await.unwrap_err();
+    context.proxy.heal().await.unwrap();
+    context.client.read().await.unwrap_err();
 }
 
 #[tokio::test]
 async fn a_black_hole_holds_everything_until_it_is_healed() {
-    let mut bench = Bench::new().await;
-    let mut strike = bench.proxy.fault(Fault::BlackHole, When::Request(1));
-    bench.client.send(&[&["INCR", "n"]]).await.unwrap();
+    let mut context = CaseContext::new().await;
+    let mut strike = context.proxy.fault(Fault::BlackHole, When::Request(1));
+    context.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
-    let late = resp::Connection::open(bench.proxy.addr()).await;
-    assert!(bench.is_silent().await);
-    assert_eq!(bench.acted().await, "", "the request is held back");
-    assert_eq!(bench.clients().await, 2, "neither a close nor a new connection passes");
-    bench.proxy.heal().await.unwrap();
-    assert_eq!(bench.client.read().await.unwrap(), Reply::Number(1));
+    let late = resp::Connection::open(context.proxy.addr()).await;
+    assert!(context.is_silent().await);
+    assert_eq!(context.acted().await, "", "the request is held back");
+    assert_eq!(context.clients().await, 2, "neither a close nor a new connection passes");
+    context.proxy.heal().await.unwrap();
+    assert_eq!(context.client.read().await.unwrap(), Reply::Number(1));
     assert_eq!(late.unwrap().call(&["INCR", "n"]).await.unwrap(), Reply::Number(2));
 }
 
 #[tokio::test]
 async fn a_black_hole_can_begin_at_an_answer_and_hides_a_close() {
-    let mut bench = Bench::new().await;
-    bench.proxy.fault(Fault::BlackHole, When::Answer(1));
-    bench.client.send(&[&["INCR", "n"]]).await.unwrap();
-    while bench.acted().await != "1" {
+    let mut context = CaseContext::new().await;
+    context.proxy.fault(Fault::BlackHole, When::Answer(1));
+    context.client.send(&[&["INCR", "n"]]).await.unwrap();
+    while context.acted().await != "1" {
         sleep(Duration::from_millis(1)).await;
     }
-    assert!(bench.is_silent().await);
-    let Bench { server, proxy, client } = bench;
+    assert!(context.is_silent().await);
+    let CaseContext { server, proxy, client } = context;
     drop(client);
     let client = resp::Connection::open(server.addr()).await.unwrap();
-    let bench = Bench { server, proxy, client };
+    let context = CaseContext { server, proxy, client };
     sleep(SILENCE).await;
-    assert_eq!(bench.clients().await, 3, "the server has not heard that its client is gone");
-    bench.proxy.heal().await.unwrap();
-    bench.server_sees(2).await;
+    assert_eq!(context.clients().await, 3, "the server has not observed that its client is gone");
+    context.proxy.heal().await.unwrap();
+    context.server_sees(2).await;
 }
 
 #[tokio::test]
 async fn a_delay_holds_one_direction_and_keeps_its_order() {
-    let mut bench = Bench::new().await;
+    let mut context = CaseContext::new().await;
     let by = Duration::from_millis(200);
-    bench.proxy.fault(Fault::Delay(by), When::Request(2));
+    context.proxy.fault(Fault::Delay(by), When::Request(2));
     let since = Instant::now();
-    bench.client.send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]]).await.unwrap();
+    context.client.send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]]).await.unwrap();
     for nth in 1..=3 {
-        assert_eq!(bench.client.read().await.unwrap(), Reply::Number(nth));
+        assert_eq!(context.client.read().await.unwrap(), Reply::Number(nth));
         assert!((nth == 1) || since.elapsed() >= by, "{nth}: {:?}", since.elapsed());
     }
-    bench.proxy.fault(Fault::Delay(by), When::Now);
+    context.proxy.fault(Fault::Delay(by), When::Now);
     let since = Instant::now();
-    bench.increment().await.unwrap();
+    context.increment().await.unwrap();
     assert!(since.elapsed() >= by);
 }
 
 #[tokio::test]
 async fn half_open_connections_are_closed_for_one_end_only() {
-    let mut bench = Bench::new().await;
-    bench.proxy.fault(Fault::HalfOpen { heard_by: End::Client }, When::Answer(1));
-    bench.increment().await.unwrap_err();
+    let mut context = CaseContext::new().await;
+    context.proxy.fault(Fault::HalfOpen { heard_by: End::Client }, When::Answer(1));
+    context.increment().await.unwrap_err();
     sleep(SILENCE).await;
-    assert_eq!(bench.clients().await, 2, "the server has not heard of it");
-    bench.proxy.heal().await.unwrap();
-    bench.server_sees(1).await;
+    assert_eq!(context.clients().await, 2, "the server has not heard of it");
+    context.proxy.heal().await.unwrap();
+    context.server_sees(1).await;
 
-    let mut bench = Bench::new().await;
-    bench.proxy.fault(Fault::HalfOpen { heard_by: End::Server }, When::Now);
-    bench.server_sees(1).await;
-    bench.client.send(&[&["INCR", "n"]]).await.unwrap();
-    assert!(bench.is_silent().await, "the client has not heard of it");
-    assert_eq!(bench.acted().await, "");
+    let mut context = CaseContext::new().await;
+    context.proxy.fault(Fault::HalfOpen { heard_by: End::Server }, When::Now);
+    context.server_sees(1).await;
+    context.client.send(&[&["INCR", "n"]]).await.unwrap();
+    assert!(context.is_silent().await, "the client has not heard of it");
+    assert_eq!(context.acted().await, "");
 }
 
 #[tokio::test]
 async fn new_connections_are_refused_while_old_ones_go_on() {
-    let mut bench = Bench::new().await;
-    bench.proxy.refuse().await;
-    let refused = TcpStream::connect(bench.proxy.addr()).await.unwrap_err();
+    let mut context = CaseContext::new().await;
+    context.proxy.refuse().await;
+    let refused = TcpStream::connect(context.proxy.addr()).await.unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-    bench.increment().await.unwrap();
-    bench.proxy.heal().await.unwrap();
-    resp::ask(bench.proxy.addr(), &["INCR", "n"]).await.unwrap();
-    assert_eq!(bench.acted().await, "2");
+    context.increment().await.unwrap();
+    context.proxy.heal().await.unwrap();
+    resp::ask(context.proxy.addr(), &["INCR", "n"]).await.unwrap();
+    assert_eq!(context.acted().await, "2");
 }
 
 #[tokio::test]
 async fn latency_is_added_each_way() {
-    let mut bench = Bench::new().await;
-    bench.proxy.latencies(Duration::from_millis(50), Duration::from_millis(100));
+    let mut context = CaseContext::new().await;
+    context.proxy.latencies(Duration::from_millis(50), Duration::from_millis(100));
     let since = Instant::now();
-    bench.increment().await.unwrap();
+    context.increment().await.unwrap();
     let took = since.elapsed();
     eprintln!("150 ms of latency: {took:?}");
     assert!(took >= Duration::from_millis(150));
     // A round trip of many requests is as long as one of one.
     let since = Instant::now();
-    bench.client.send(&vec![&["INCR", "n"][..]; 50]).await.unwrap();
+    context.client.send(&vec![&["INCR", "n"][..]; 50]).await.unwrap();
     for _ in 0..50 {
-        bench.client.read().await.unwrap();
+        context.client.read().await.unwrap();
     }
     eprintln!("the same for 50 at once: {:?}", since.elapsed());
     assert!(since.elapsed() < 50 * took);
@@ -222,45 +222,45 @@ async fn latency_is_added_each_way() {
 
 #[tokio::test]
 async fn a_pushed_message_can_be_lost() {
-    let mut bench = Bench::new().await;
-    bench.client.call(&["SUBSCRIBE", "c"]).await.unwrap();
-    let strike = bench.proxy.fault(Fault::Cut, When::Push(2));
+    let mut context = CaseContext::new().await;
+    context.client.call(&["SUBSCRIBE", "c"]).await.unwrap();
+    let strike = context.proxy.fault(Fault::Cut, When::Push(2));
     for _ in 0..2 {
-        resp::ask(bench.server.addr(), &["PUBLISH", "c", "x"]).await.unwrap();
+        resp::ask(context.server.addr(), &["PUBLISH", "c", "x"]).await.unwrap();
         if !strike.has_struck() {
-            let _ = bench.client.read().await;
+            let _ = context.client.read().await;
         }
     }
     assert!(strike.has_struck());
-    bench.client.read().await.unwrap_err();
-    assert_eq!(bench.proxy.counts().pushes, 1);
+    context.client.read().await.unwrap_err();
+    assert_eq!(context.proxy.counts().pushes, 1);
 }
 
 #[tokio::test]
 async fn counts_are_kept_for_each_connection_and_for_all() {
-    let bench = Bench::new().await;
-    bench.proxy.reset();
+    let context = CaseContext::new().await;
+    context.proxy.reset();
     for _ in 0..3 {
-        resp::ask(bench.proxy.addr(), &["INCR", "n"]).await.unwrap();
+        resp::ask(context.proxy.addr(), &["INCR", "n"]).await.unwrap();
     }
-    let counts = bench.proxy.counts();
+    let counts = context.proxy.counts();
     assert_eq!((counts.connections, counts.requests, counts.round_trips), (3, 3, 3));
-    let each: Vec<_> = bench.proxy.connections().iter().map(|one| one.requests).collect();
+    let each: Vec<_> = context.proxy.connections().iter().map(|one| one.requests).collect();
     assert_eq!(each, [0, 1, 1, 1]);
 }
 
 #[tokio::test]
 async fn a_large_value_passes_unchanged() {
-    let mut bench = Bench::new().await;
+    let mut context = CaseContext::new().await;
     let large = "x".repeat(3_000_000);
-    bench.client.call(&["SET", "large", &large]).await.unwrap();
-    assert_eq!(bench.client.call(&["GET", "large"]).await.unwrap().text(), large);
-    assert_eq!(bench.proxy.counts().requests, 3);
+    context.client.call(&["SET", "large", &large]).await.unwrap();
+    assert_eq!(context.client.call(&["GET", "large"]).await.unwrap().text(), large);
+    assert_eq!(context.proxy.counts().requests, 3);
 }
 
 #[tokio::test]
 async fn a_server_that_is_down_shows_as_a_closed_connection() {
-    let bench = Bench::new().await;
-    bench.server.kill().await;
-    resp::ask(bench.proxy.addr(), &["PING"]).await.unwrap_err();
+    let context = CaseContext::new().await;
+    context.server.kill().await;
+    resp::ask(context.proxy.addr(), &["PING"]).await.unwrap_err();
 }

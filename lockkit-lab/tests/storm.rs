@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
-use lockkit_lab::history::judge::Rule;
+use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::storm::{FAULTS, Report, Stage, Storm};
 use lockkit_lab::{Kind, Replication, Shared};
 
@@ -109,7 +109,7 @@ async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
 async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
     let redis = Shared::server(Kind::Redis).await.unwrap();
     let mut storm = storm();
-    (storm.processes, storm.strike_clients) = (0, false);
+    (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
     let clients = |_| {
         let driver = Arc::new(setnx::SetNx::new(redis.addr()));
@@ -117,9 +117,9 @@ async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
     };
     let (here, look) = ((0..3).map(clients).collect(), clients(3));
     let report = storm.run(&Stage::calm(redis.url()), here, &look).await.unwrap();
-    let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.rule).collect();
-    assert!(rules.contains(&Rule::Exclusion), "{rules:?}");
-    assert!(rules.contains(&Rule::TokenOnce), "{rules:?}");
+    let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.invariant).collect();
+    assert!(rules.contains(&Invariant::Exclusion), "{rules:?}");
+    assert!(rules.contains(&Invariant::TokenOnce), "{rules:?}");
     assert!(!second::finds_linearizable(&report.recorded));
     let drawing = std::fs::read_to_string(report.drawing.unwrap()).unwrap();
     assert!(drawing.contains("#c00"), "the violation is not marked");

@@ -54,7 +54,7 @@ async fn server() -> Server {
 #[tokio::test]
 async fn a_server_is_reached_over_tls_when_somebody_trusted_vouches_for_it() {
     let server = server().await;
-    let tls = Tls::begin(&server, Clients::Anybody).await.unwrap();
+    let tls = Tls::begin(server.addr(), Clients::Anybody).await.unwrap();
     for host in ["127.0.0.1", "localhost"] {
         let (port, ca) = (tls.addr().port(), tls.authority());
         let url = format!("rediss://{host}:{port}/2?ca={}&timeout=30s", ca.display());
@@ -65,7 +65,7 @@ async fn a_server_is_reached_over_tls_when_somebody_trusted_vouches_for_it() {
 #[tokio::test]
 async fn a_server_for_which_nobody_trusted_vouches_is_refused_for_good() {
     let server = server().await;
-    let tls = Tls::begin(&server, Clients::Anybody).await.unwrap();
+    let tls = Tls::begin(server.addr(), Clients::Anybody).await.unwrap();
     let stranger = format!("rediss://{}?ca={}&timeout=30s", tls.addr(), tls.stranger().display());
     // Without a word about it the authorities of the system count, and ours is none of them.
     let system = format!("rediss://{}?timeout=30s", tls.addr());
@@ -78,7 +78,7 @@ async fn a_server_for_which_nobody_trusted_vouches_is_refused_for_good() {
 #[tokio::test]
 async fn a_server_that_asks_who_is_there_is_shown_a_certificate() {
     let server = server().await;
-    let tls = Tls::begin(&server, Clients::WithCertificate).await.unwrap();
+    let tls = Tls::begin(server.addr(), Clients::WithCertificate).await.unwrap();
     let url = format!("rediss://{}?ca={}&timeout=30s", tls.addr(), tls.authority().display());
     RedisDriver::connect(&url).await.unwrap_err();
     let (cert, key) = tls.client();

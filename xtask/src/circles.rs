@@ -96,6 +96,8 @@ fn read(tokens: &TokenStream, module: &mut Module) {
             // `pub(crate)`
             TokenTree::Group(group) if is_public && group.delimiter() == Delimiter::Parenthesis => {
             }
+            // `$crate` is for where a macro is used.
+            TokenTree::Punct(sign) if sign.as_char() == '$' => at += 1,
             TokenTree::Ident(_) => {
                 let path = path_at(&tokens[at..]);
                 at += 3 * (path.len() - 1);

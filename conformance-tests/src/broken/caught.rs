@@ -1,384 +1,388 @@
-//! What each flaw is in words, and the case that catches it. Nothing but the list.
+//! What each bug is in words, and the case that catches it. Nothing but the list.
 
-use super::Flaw;
+use super::InjectedBug;
 
-/// A flaw, what it is, and the case that was made for it.
+/// A bug, what it is, and the case that was made for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Caught {
-    /// The flaw.
-    pub flaw: Flaw,
+    /// The bug.
+    pub bug: InjectedBug,
     /// In words.
     pub says: &'static str,
     /// The name of the case that catches it.
     pub by: &'static str,
 }
 
-const fn caught(flaw: Flaw, says: &'static str, by: &'static str) -> Caught {
-    Caught { flaw, says, by }
+const fn caught(bug: InjectedBug, says: &'static str, by: &'static str) -> Caught {
+    Caught { bug, says, by }
 }
 
-/// Every flaw, with the case that catches it.
-pub const FLAWS: &[Caught] = &[
+/// Every bug, with the case that catches it.
+pub const BUGS: &[Caught] = &[
     caught(
-        Flaw::ForgetsExpiry,
+        InjectedBug::ForgetsExpiry,
         "never ends a lease",
         "lease_01_a_lease_ends_after_its_ttl_and_not_before",
     ),
     caught(
-        Flaw::ExpiresEarly,
+        InjectedBug::ExpiresEarly,
         "ends a lease at nine tenths of its ttl",
         "lease_01_a_lease_ends_after_its_ttl_and_not_before",
     ),
     caught(
-        Flaw::GrantsTwo,
+        InjectedBug::GrantsTwo,
         "grants an exclusive claim beside one holder",
         "exclusion_02_a_second_claim_is_refused_or_queued",
     ),
     caught(
-        Flaw::QueuesTwiceWhenAskedTwice,
+        InjectedBug::QueuesTwiceWhenAskedTwice,
         "puts a claim into the list again when asked again",
         "exclusion_01_a_free_lock_is_granted",
     ),
     caught(
-        Flaw::TokenStandsStill,
+        InjectedBug::TokenStandsStill,
         "gives the same token to everybody",
         "token_02_every_conflicting_holder_has_a_greater_one",
     ),
     caught(
-        Flaw::TokenRepeatsAfterCleanUp,
+        InjectedBug::TokenRepeatsAfterCleanUp,
         "forgets the counter together with the list",
         "token_05_it_grows_across_the_clean_up_of_the_name",
     ),
     caught(
-        Flaw::LeaksOnCancel,
+        InjectedBug::LeaksOnCancel,
         "an acquire that is dropped half way leaves a claim that no release finds",
         "cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing",
     ),
     caught(
-        Flaw::LosesRequestOnCancel,
+        InjectedBug::LosesRequestOnCancel,
         "a dropped wait takes the claim's place in line with it",
         "cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing",
     ),
     caught(
-        Flaw::WakesTheLastFirst,
+        InjectedBug::WakesTheLastFirst,
         "hands the lock to who came last",
         "order_01_waiters_are_granted_in_the_order_of_the_queue",
     ),
     caught(
-        Flaw::WakesOneReaderOnly,
+        InjectedBug::WakesOneReaderOnly,
         "lets only one of the readers in front enter",
         "order_06_readers_at_the_front_enter_together",
     ),
     caught(
-        Flaw::ForgetsToWakeAfterGivingUp,
+        InjectedBug::ForgetsToWakeAfterGivingUp,
         "does not look again when a waiter leaves",
         "order_03_a_waiter_that_gave_up_is_skipped",
     ),
     caught(
-        Flaw::TryOvertakes,
+        InjectedBug::TryOvertakes,
         "a try looks at the holders only, not at who waits",
         "order_02_a_try_never_overtakes_a_queue",
     ),
     caught(
-        Flaw::ReadersOvertakeWriters,
+        InjectedBug::ReadersOvertakeWriters,
         "a reader enters beside readers although a writer waits",
         "order_05_readers_that_come_after_a_waiting_writer_wait",
     ),
     caught(
-        Flaw::RenewsAnothers,
+        InjectedBug::RenewsAnothers,
         "renews by name, not by id",
         "release_04_nobody_releases_or_renews_without_the_id",
     ),
     caught(
-        Flaw::RevivesExpired,
+        InjectedBug::RevivesExpired,
         "a renewal brings an expired claim back",
         "lease_12_a_renewal_never_revives_an_expired_claim",
     ),
     caught(
-        Flaw::RenewsOnlyHolders,
+        InjectedBug::RenewsOnlyHolders,
         "a renewed waiter is not kept in line",
         "order_07_nobody_starves_under_a_mix_of_readers_and_writers",
     ),
     caught(
-        Flaw::ShorterRenewalShortens,
+        InjectedBug::ShorterRenewalShortens,
         "the expiry is set, not raised",
         "lease_11_renewals_that_overtake_each_other_never_shorten",
     ),
     caught(
-        Flaw::RenewsHolderAsWaiter,
+        InjectedBug::RenewsHolderAsWaiter,
         "gives a holder the ttl of a waiter",
         "lease_10_a_late_renewal_as_a_waiter_does_not_shorten",
     ),
     caught(
-        Flaw::ReleasesWithoutId,
+        InjectedBug::ReleasesWithoutId,
         "takes out whoever holds",
         "release_03_an_old_guard_never_frees_its_successor",
     ),
     caught(
-        Flaw::ReleaseFailsTheSecondTime,
+        InjectedBug::ReleaseFailsTheSecondTime,
         "an error for who releases again",
         "release_01_releasing_twice_is_harmless",
     ),
     caught(
-        Flaw::SaysNoSuchLockToStrangers,
+        InjectedBug::SaysNoSuchLockToStrangers,
         "does not tell another's lock from none",
         "release_04_nobody_releases_or_renews_without_the_id",
     ),
-    caught(Flaw::FoldsCase, "A is a", "names_04_case_matters"),
-    caught(Flaw::TrimsSpaces, "'a ' is 'a'", "names_05_trailing_spaces_matter"),
-    caught(Flaw::CutsLongNames, "names end after 255 bytes", "names_02_a_name_may_have_512_bytes"),
+    caught(InjectedBug::FoldsCase, "A is a", "names_04_case_matters"),
+    caught(InjectedBug::TrimsSpaces, "'a ' is 'a'", "names_05_trailing_spaces_matter"),
     caught(
-        Flaw::ListsByPattern,
+        InjectedBug::CutsLongNames,
+        "names end after 255 bytes",
+        "names_02_a_name_may_have_512_bytes",
+    ),
+    caught(
+        InjectedBug::ListsByPattern,
         "% in a prefix stands for anything",
         "names_08_a_listing_finds_prefixes_literally",
     ),
     caught(
-        Flaw::ListsOnlyTheFirstPage,
+        InjectedBug::ListsOnlyTheFirstPage,
         "says that there is no next page",
         "inspect_03_many_locks_are_listed_in_pages",
     ),
     caught(
-        Flaw::SemaphoreCountsOneMore,
+        InjectedBug::SemaphoreCountsOneMore,
         "gives one permit more than the limit",
         "modes_04_a_semaphore_never_gives_more_than_its_limit",
     ),
     caught(
-        Flaw::SmallOvertakesLarge,
+        InjectedBug::SmallOvertakesLarge,
         "a small request that fits enters before a large one that waits",
         "modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones",
     ),
     caught(
-        Flaw::AcceptsAnotherLimit,
+        InjectedBug::AcceptsAnotherLimit,
         "judges each claim by its own limit",
         "modes_10_another_limit_is_refused_while_the_semaphore_is_in_use",
     ),
     caught(
-        Flaw::DowngradeGoesToTheEnd,
+        InjectedBug::DowngradeGoesToTheEnd,
         "downgrades by leaving and coming again",
         "modes_03_a_downgrade_keeps_other_writers_out_all_the_way",
     ),
     caught(
-        Flaw::GracefulBreakActsAtOnce,
+        InjectedBug::GracefulBreakActsAtOnce,
         "a graceful break takes the holder out",
         "inspect_04_a_graceful_break_waits_for_the_holder",
     ),
     caught(
-        Flaw::GracefulBreakIsForgotten,
+        InjectedBug::GracefulBreakIsForgotten,
         "a gracefully broken claim is renewed on",
         "inspect_04_a_graceful_break_waits_for_the_holder",
     ),
     caught(
-        Flaw::ForcedBreakWaits,
+        InjectedBug::ForcedBreakWaits,
         "a forced break waits for the lease to end",
         "inspect_05_a_forced_break_frees_at_once",
     ),
     caught(
-        Flaw::OldTokenBreaksTheSuccessor,
+        InjectedBug::OldTokenBreaksTheSuccessor,
         "breaks whoever holds, whatever the token",
         "inspect_06_a_break_with_an_old_token_touches_nobody",
     ),
     caught(
-        Flaw::ForgetsWhoBroke,
+        InjectedBug::ForgetsWhoBroke,
         "tells a broken holder only that it is gone",
         "loss_06_lost_says_why",
     ),
     caught(
-        Flaw::RenewsNoFixedClaim,
+        InjectedBug::RenewsNoFixedClaim,
         "says that it renews a claim of a fixed lifetime, and does not",
         "loss_11_what_was_granted_late_is_renewed_before_its_guard",
     ),
     caught(
-        Flaw::ReleaseForgetsWhoBroke,
+        InjectedBug::ReleaseForgetsWhoBroke,
         "forgets the break of a claim when that is released",
         "loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it",
     ),
     caught(
-        Flaw::LookingRenews,
+        InjectedBug::LookingRenews,
         "who looks at a lock keeps it alive",
         "inspect_07_looking_never_disturbs_the_lock",
     ),
     caught(
-        Flaw::SpacesMeet,
+        InjectedBug::SpacesMeet,
         "the semaphore a is the lock a",
         "exclusion_09_the_lock_and_the_semaphore_of_one_name_do_not_meet",
     ),
     caught(
-        Flaw::KeepsEndedClaims,
+        InjectedBug::KeepsEndedClaims,
         "never removes what has ended",
         "lease_09_ended_claims_leave_nothing_behind",
     ),
     caught(
-        Flaw::ReportsALongerTtl,
+        InjectedBug::ReportsALongerTtl,
         "reports twice the ttl that it gave",
         "lease_08_the_ttl_that_was_granted_is_reported",
     ),
     caught(
-        Flaw::CountsAPushedLeaseFromItsArrival,
+        InjectedBug::CountsAPushedLeaseFromItsArrival,
         "a pushed grant counts from when the message came",
         "loss_09_the_local_deadline_passes_before_the_server_s",
     ),
     caught(
-        Flaw::ClaimsWhatItCannot,
+        InjectedBug::ClaimsWhatItCannot,
         "says that it raises tokens, and does not",
         "token_10_a_raise_lifts_this_token_and_all_later_ones",
     ),
     caught(
-        Flaw::RaiseForgetsWaiters,
+        InjectedBug::RaiseForgetsWaiters,
         "a raise lifts later tokens, but not those of claims that already wait",
         "token_11_a_raise_lifts_the_claims_that_already_wait",
     ),
     caught(
-        Flaw::DeniesWhatItDoes,
+        InjectedBug::DeniesWhatItDoes,
         "says that it has no registers, and has",
         "register_01_what_is_stored_is_loaded_byte_for_byte",
     ),
     caught(
-        Flaw::RegisterForgetsTokens,
+        InjectedBug::RegisterForgetsTokens,
         "a store without a token wipes the highest one",
         "register_04_tokens_are_remembered_across_overwriting",
     ),
     caught(
-        Flaw::RegisterIgnoresVersions,
+        InjectedBug::RegisterIgnoresVersions,
         "stores whatever version was expected",
         "register_02_of_16_racing_writers_one_wins",
     ),
     caught(
-        Flaw::RegisterForgetsWrites,
+        InjectedBug::RegisterForgetsWrites,
         "takes a repeated write for a conflict",
         "register_06_a_lost_answer_is_told_from_a_conflict",
     ),
     caught(
-        Flaw::RegisterMissesEarlierChanges,
+        InjectedBug::RegisterMissesEarlierChanges,
         "waits for the next change although one was missed",
         "register_05_changed_wakes_on_a_store_and_misses_none",
     ),
     caught(
-        Flaw::RegisterAcceptsOldTokens,
+        InjectedBug::RegisterAcceptsOldTokens,
         "stores whatever the token",
         "register_07_a_stale_holder_cannot_store",
     ),
     caught(
-        Flaw::RegisterRepeatsOverLaterWrites,
+        InjectedBug::RegisterRepeatsOverLaterWrites,
         "applies a repeated write although somebody may have written since",
         "register_10_a_repeated_write_never_lands_over_a_later_one",
     ),
     caught(
-        Flaw::RegisterKeepsValues,
+        InjectedBug::RegisterKeepsValues,
         "never ends a value",
         "once_04_what_was_decided_is_kept_for_a_time",
     ),
     caught(
-        Flaw::SecondLockEndsTheFirst,
+        InjectedBug::SecondLockEndsTheFirst,
         "a session has one lock at a time, as in old MySQL",
         "multi_01_it_gets_all_or_none",
     ),
     caught(
-        Flaw::KeepsTheFirstNote,
+        InjectedBug::KeepsTheFirstNote,
         "shows the note of the first who came to all who come later",
         "election_02_observers_see_the_leaders_in_order",
     ),
     caught(
-        Flaw::MissesWhoTookOver,
+        InjectedBug::MissesWhoTookOver,
         "tells observers how many there are, not who",
         "election_02_observers_see_the_leaders_in_order",
     ),
     caught(
-        Flaw::DeniesThatItResizes,
+        InjectedBug::DeniesThatItResizes,
         "says that it cannot resize, and does",
         "resize_01_a_raise_lets_in_at_once_whom_it_has_room_for",
     ),
     caught(
-        Flaw::ForgetsTheLimitWhenEmpty,
+        InjectedBug::ForgetsTheLimitWhenEmpty,
         "keeps the limit with the claims, and forgets it with the last one",
         "resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_new_one",
     ),
     caught(
-        Flaw::ResizeIsForNewcomersOnly,
+        InjectedBug::ResizeIsForNewcomersOnly,
         "judges who stands in line by the limit that it came with",
         "resize_01_a_raise_lets_in_at_once_whom_it_has_room_for",
     ),
     caught(
-        Flaw::LoweringEvicts,
+        InjectedBug::LoweringEvicts,
         "takes out holders until the rest is within the new limit",
         "resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room",
     ),
     caught(
-        Flaw::FirstUseResizes,
+        InjectedBug::FirstUseResizes,
         "the first use of a handle sets the limit that it names",
         "resize_05_the_first_use_gives_the_limit_and_later_ones_do_not",
     ),
     caught(
-        Flaw::PromotesForTheWaitingTtl,
+        InjectedBug::PromotesForTheWaitingTtl,
         "a promoted claim keeps the lease of a waiter",
         "line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl",
     ),
     caught(
-        Flaw::ShortensWithOthersInLine,
+        InjectedBug::ShortensWithOthersInLine,
         "the expiry is set, not raised, where others stand in line",
         "line_05_a_renewal_with_others_in_line_never_shortens",
     ),
     caught(
-        Flaw::RevivesWithOthersInLine,
+        InjectedBug::RevivesWithOthersInLine,
         "a renewal brings an expired claim back to the front of those who wait",
         "line_06_an_expired_holder_with_others_in_line_is_not_revived",
     ),
     caught(
-        Flaw::WakesLate,
+        InjectedBug::WakesLate,
         "tells who waits five seconds late",
         "time_01_a_release_hands_over_within_the_declared_time",
     ),
     caught(
-        Flaw::ExpiresLate,
+        InjectedBug::ExpiresLate,
         "ends a lease ten seconds late",
         "time_02_a_dead_holder_s_lock_is_handed_over_within_the_declared_time",
     ),
     caught(
-        Flaw::HidesABreak,
+        InjectedBug::HidesABreak,
         "tells who was broken at the fourth renewal",
         "time_03_a_holder_learns_of_a_break_within_a_renewal_interval",
     ),
     caught(
-        Flaw::FailsNowAndThen,
+        InjectedBug::FailsNowAndThen,
         "fails one call in five, and works when it is asked again",
         "exclusion_05_tasks_are_never_inside_together",
     ),
     caught(
-        Flaw::AnswersBatchesBackwards,
+        InjectedBug::AnswersBatchesBackwards,
         "answers the operations of a batch in another order",
         "batch_01_every_operation_has_its_own_outcome",
     ),
     caught(
-        Flaw::OneOperationFailsItsBatch,
+        InjectedBug::OneOperationFailsItsBatch,
         "an operation that fails takes its batch along",
         "batch_02_an_operation_that_fails_affects_no_other",
     ),
     caught(
-        Flaw::RegistersAreListedByPattern,
+        InjectedBug::RegistersAreListedByPattern,
         "% in the beginning of a register's name stands for anything",
         "register_11_registers_with_a_value_are_listed_in_pages",
     ),
     caught(
-        Flaw::ListsDeletedRegisters,
+        InjectedBug::ListsDeletedRegisters,
         "lists a register whose value is gone",
         "register_11_registers_with_a_value_are_listed_in_pages",
     ),
     caught(
-        Flaw::SkipsARegisterBetweenPages,
+        InjectedBug::SkipsARegisterBetweenPages,
         "leaves one out of each page of registers that is not the last",
         "register_11_registers_with_a_value_are_listed_in_pages",
     ),
     caught(
-        Flaw::DeniesThatItListsPrefixes,
+        InjectedBug::DeniesThatItListsPrefixes,
         "says that it cannot list prefixes, and does",
         "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
     ),
     caught(
-        Flaw::ListsPrefixesOfLocksOnly,
+        InjectedBug::ListsPrefixesOfLocksOnly,
         "does not list a prefix in which there are registers only",
         "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
     ),
     caught(
-        Flaw::ListsAPrefixForEachLock,
+        InjectedBug::ListsAPrefixForEachLock,
         "lists a prefix as often as there are locks in it",
         "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
     ),

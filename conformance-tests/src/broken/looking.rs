@@ -4,13 +4,13 @@ use lockkit_core::clock::Moment;
 use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
 use lockkit_core::{Key, Namespace};
 
-use super::Flaw;
+use super::InjectedBug;
 use super::toy::{Line, Toy};
 
 impl Toy {
     pub(super) fn seen(&self, key: &Key) -> LockState {
         self.on_line(key, |line, now| {
-            if self.is(Flaw::LookingRenews) {
+            if self.is(InjectedBug::LookingRenews) {
                 let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
                 holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
             }
@@ -19,7 +19,7 @@ impl Toy {
     }
 
     pub(super) fn differs(&self, now: &LockState, seen: &LockState) -> bool {
-        match self.is(Flaw::MissesWhoTookOver) {
+        match self.is(InjectedBug::MissesWhoTookOver) {
             true => now.line.len() != seen.line.len(),
             false => !now.same_queue(seen),
         }
@@ -38,7 +38,7 @@ impl Toy {
             .filter(|state| !state.is_free())
             .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
             .collect();
-        let more = states.len() > request.limit && !self.is(Flaw::ListsOnlyTheFirstPage);
+        let more = states.len() > request.limit && !self.is(InjectedBug::ListsOnlyTheFirstPage);
         states.truncate(request.limit);
         let next = states.last().filter(|_| more).map(|s| cursor(&s.key));
         Page { states, next }
@@ -55,12 +55,12 @@ impl Toy {
             .filter(|(_, line)| !line.entries.is_empty())
             .map(|(key, _)| key.namespace.clone())
             .collect();
-        if !self.is(Flaw::ListsPrefixesOfLocksOnly) {
+        if !self.is(InjectedBug::ListsPrefixesOfLocksOnly) {
             let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
             all.extend(registers.keys().map(|at| at.namespace.clone()));
         }
         all.sort();
-        if !self.is(Flaw::ListsAPrefixForEachLock) {
+        if !self.is(InjectedBug::ListsAPrefixForEachLock) {
             all.dedup();
         }
         Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a)))
@@ -69,7 +69,7 @@ impl Toy {
     fn begins(&self, key: &Key, prefix: &str) -> bool {
         let name = key.name.as_str();
         match prefix.split_once('%') {
-            Some((head, tail)) if self.is(Flaw::ListsByPattern) => {
+            Some((head, tail)) if self.is(InjectedBug::ListsByPattern) => {
                 name.strip_prefix(head).is_some_and(|rest| rest.contains(tail))
             }
             _ => name.starts_with(prefix),

@@ -1,27 +1,16 @@
 //! The toy's registers, and where they can be wrong.
 
 use async_trait::async_trait;
-use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::Error;
+use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::{
-    Attempted, Entry, Found, Precondition, RegisterKey, Registers, Version, Write, WriteId,
-    WriteResult,
+    Attempted, Entry, Found, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
 use tokio::task::yield_now;
 
-use super::Flaw;
-use super::toy::Toy;
-
-/// One register.
-#[derive(Debug, Default)]
-pub(super) struct Register {
-    value: Option<Vec<u8>>,
-    version: u64,
-    token: Option<Token>,
-    last_write: Option<WriteId>,
-    expires: Option<Moment>,
-}
+use super::InjectedBug;
+use super::toy::{Register, Toy};
 
 impl Register {
     fn entry(&self) -> Option<Entry> {
@@ -52,7 +41,7 @@ impl Registers for Toy {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
-        if self.is(Flaw::RegisterMissesEarlierChanges) {
+        if self.is(InjectedBug::RegisterMissesEarlierChanges) {
             self.store.changed.notified().await;
         }
         loop {
@@ -74,11 +63,11 @@ impl Registers for Toy {
         let all = registers.iter().filter(|(at, _)| {
             at.namespace == request.namespace
                 && (at.name.as_str().starts_with(&request.prefix)
-                    || self.is(Flaw::RegistersAreListedByPattern) && request.prefix == "%")
+                    || self.is(InjectedBug::RegistersAreListedByPattern) && request.prefix == "%")
         });
         let shown = all.filter_map(|(at, register)| {
             let entry = match register.entry() {
-                None if self.is(Flaw::ListsDeletedRegisters) => Some(Entry {
+                None if self.is(InjectedBug::ListsDeletedRegisters) => Some(Entry {
                     value: Vec::new(),
                     version: Version(register.version),
                     token: register.token,
@@ -93,7 +82,7 @@ impl Registers for Toy {
         shown.sort_by(|a, b| a.name.cmp(&b.name));
         shown.retain(|it| request.after.as_ref().is_none_or(|after| it.name > *after));
         let mut page = Listed::first(request.limit, shown);
-        if self.is(Flaw::SkipsARegisterBetweenPages) && page.more && page.items.len() > 1 {
+        if self.is(InjectedBug::SkipsARegisterBetweenPages) && page.more && page.items.len() > 1 {
             page.items.remove(0);
         }
         Ok(page)
@@ -109,18 +98,20 @@ impl Toy {
     fn apply(&self, at: &RegisterKey, mut write: Write) -> WriteResult {
         let mut registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         let register = registers.entry(at.clone()).or_default();
-        let known = !self.is(Flaw::RegisterForgetsWrites);
+        let known = !self.is(InjectedBug::RegisterForgetsWrites);
         let newest = match write.expect {
-            Precondition::Version(version) if self.is(Flaw::RegisterIgnoresVersions) => version,
+            Precondition::Version(version) if self.is(InjectedBug::RegisterIgnoresVersions) => {
+                version
+            }
             _ => Version(register.version),
         };
         let found = Found {
             version: (register.version > 0).then_some(newest),
             present: register.entry().is_some(),
-            token: register.token.filter(|_| !self.is(Flaw::RegisterAcceptsOldTokens)),
+            token: register.token.filter(|_| !self.is(InjectedBug::RegisterAcceptsOldTokens)),
             last_write: register.last_write.filter(|_| known),
         };
-        if self.is(Flaw::RegisterRepeatsOverLaterWrites) {
+        if self.is(InjectedBug::RegisterRepeatsOverLaterWrites) {
             write.repeated = false;
         }
         if let Some(outcome) = WriteResult::decide(&found, &write) {
@@ -130,9 +121,9 @@ impl Toy {
         register.version += 1;
         register.last_write = Some(write.write_id);
         let expires = write.ttl.map(|ttl| TokioClock.now().after(ttl));
-        register.expires = expires.filter(|_| !self.is(Flaw::RegisterKeepsValues));
+        register.expires = expires.filter(|_| !self.is(InjectedBug::RegisterKeepsValues));
         register.token = match write.token {
-            None if self.is(Flaw::RegisterForgetsTokens) => None,
+            None if self.is(InjectedBug::RegisterForgetsTokens) => None,
             None => register.token,
             token => token,
         };

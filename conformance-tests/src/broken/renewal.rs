@@ -4,14 +4,14 @@ use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, LeaseStart, Renewal};
 use lockkit_core::{Claim, Lifetime, Token};
 
-use super::Flaw;
+use super::InjectedBug;
 use super::toy::{Line, Toy};
 
 impl Toy {
     pub(super) fn prolong(&self, line: &mut Line, now: Moment, claim: &Claim) -> Renewal {
         if let Some(record) = line.broken.get(&claim.id) {
             line.told += 1;
-            if self.is(Flaw::HidesABreak) && line.told <= 3 {
+            if self.is(InjectedBug::HidesABreak) && line.told <= 3 {
                 let token = Token::new(line.last_token).expect("it was given");
                 return Renewal::Holds(Grant {
                     token,
@@ -20,36 +20,36 @@ impl Toy {
                     margin: Default::default(),
                 });
             }
-            return Renewal::Ended(if self.is(Flaw::ForgetsWhoBroke) {
+            return Renewal::Ended(if self.is(InjectedBug::ForgetsWhoBroke) {
                 ClaimEnd::NotFound
             } else {
                 ClaimEnd::Broken(record.clone())
             });
         }
         self.revive(line, now, claim);
-        let by_name = self.is(Flaw::RenewsAnothers) && !line.entries.is_empty();
+        let by_name = self.is(InjectedBug::RenewsAnothers) && !line.entries.is_empty();
         let Some(at) = line.position(claim.id).or(by_name.then_some(0)) else {
             return Renewal::Ended(ClaimEnd::NotFound);
         };
         let in_line = line.entries.len();
         let entry = &mut line.entries[at];
         let holds = entry.held_since.is_some();
-        if !holds && self.is(Flaw::RenewsOnlyHolders) {
+        if !holds && self.is(InjectedBug::RenewsOnlyHolders) {
             line.entries.remove(at);
             return Renewal::Ended(ClaimEnd::NotFound);
         }
-        let ttl = match self.flaw {
-            Some(Flaw::RenewsHolderAsWaiter) => claim.wait_ttl,
+        let ttl = match self.bug {
+            Some(InjectedBug::RenewsHolderAsWaiter) => claim.wait_ttl,
             _ if holds => claim.hold_ttl,
             _ => claim.wait_ttl,
         };
         let asked = now.after(self.lasts(ttl));
-        let shortens = match self.flaw {
-            Some(Flaw::ShorterRenewalShortens | Flaw::RenewsHolderAsWaiter) => true,
-            Some(Flaw::ShortensWithOthersInLine) => in_line > 1,
+        let shortens = match self.bug {
+            Some(InjectedBug::ShorterRenewalShortens | InjectedBug::RenewsHolderAsWaiter) => true,
+            Some(InjectedBug::ShortensWithOthersInLine) => in_line > 1,
             _ => false,
         };
-        if !(self.is(Flaw::RenewsNoFixedClaim) && claim.lifetime == Lifetime::Fixed) {
+        if !(self.is(InjectedBug::RenewsNoFixedClaim) && claim.lifetime == Lifetime::Fixed) {
             entry.expires = if shortens { asked } else { entry.expires.max(asked) };
         }
         match self.state_of(line, at) {
@@ -59,14 +59,14 @@ impl Toy {
     }
 
     fn revive(&self, line: &mut Line, now: Moment, claim: &Claim) {
-        if self.is(Flaw::RevivesWithOthersInLine) && !line.entries.is_empty() {
+        if self.is(InjectedBug::RevivesWithOthersInLine) && !line.entries.is_empty() {
             let found = line.ended.iter().position(|e| e.claim.id == claim.id);
             if let Some(mut entry) = found.map(|at| line.ended.remove(at)) {
                 entry.expires = now.after(claim.hold_ttl);
                 line.entries.insert(0, entry);
             }
         }
-        if self.is(Flaw::RevivesExpired) && line.entries.is_empty() {
+        if self.is(InjectedBug::RevivesExpired) && line.entries.is_empty() {
             let found = line.ended.iter().position(|e| e.claim.id == claim.id);
             line.entries.extend(found.map(|at| line.ended.remove(at)));
         }

@@ -1,4 +1,4 @@
-//! A small driver in memory, sound unless it is given one flaw: its lists and the rule by which
+//! A small driver in memory, sound unless it is given one bug: its lists and the rule by which
 //! they move on. Not for use, and not the reference: the memory driver of core and
 //! [`model`](crate::model) are written apart from it.
 
@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, TokioClock};
-use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::RegisterKey;
+use lockkit_core::driver::{ClaimId, RegisterKey, WriteId};
 use lockkit_core::queue::admits;
 use lockkit_core::state::ClaimState;
 use lockkit_core::{
@@ -17,19 +16,28 @@ use lockkit_core::{
 };
 use tokio::sync::Notify;
 
-use super::Flaw;
-use super::registers::Register;
+use super::InjectedBug;
 
 /// The toy. Clones share their lists, as connections to one server do.
 #[derive(Clone, Debug)]
 pub struct Toy {
-    pub(super) flaw: Option<Flaw>,
+    pub(super) bug: Option<InjectedBug>,
     capabilities: Capabilities,
     pub(super) store: Arc<Store>,
     /// The lock that this session took last.
     pub(super) latest: Arc<Mutex<Option<Claim>>>,
     /// Calls so far.
     calls: Arc<AtomicU32>,
+}
+
+/// One register.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    pub(super) value: Option<Vec<u8>>,
+    pub(super) version: u64,
+    pub(super) token: Option<Token>,
+    pub(super) last_write: Option<WriteId>,
+    pub(super) expires: Option<Moment>,
 }
 
 #[derive(Debug, Default)]
@@ -72,23 +80,23 @@ impl Toy {
     }
 
     /// One that is wrong in this way.
-    pub fn with(flaw: Flaw) -> Self {
-        Self::made(Some(flaw))
+    pub fn with(bug: InjectedBug) -> Self {
+        Self::made(Some(bug))
     }
 
-    fn made(flaw: Option<Flaw>) -> Self {
+    fn made(bug: Option<InjectedBug>) -> Self {
         let mut capabilities = Capabilities::of("toy");
         capabilities.min_ttl = Duration::from_millis(10);
         capabilities.expiry_slack = Duration::ZERO;
         capabilities.wake_up = capabilities::WakeUp::Push;
-        capabilities.resize = flaw != Some(Flaw::DeniesThatItResizes);
+        capabilities.resize = bug != Some(InjectedBug::DeniesThatItResizes);
         capabilities.raise = true;
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
-        capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
-        capabilities.namespaces = flaw != Some(Flaw::DeniesThatItListsPrefixes);
+        capabilities.registers = bug != Some(InjectedBug::DeniesWhatItDoes);
+        capabilities.namespaces = bug != Some(InjectedBug::DeniesThatItListsPrefixes);
         Self {
-            flaw,
+            bug,
             capabilities,
             store: Arc::default(),
             latest: Arc::default(),
@@ -101,14 +109,14 @@ impl Toy {
         Self { latest: Arc::default(), ..self.clone() }
     }
 
-    pub(super) fn is(&self, flaw: Flaw) -> bool {
-        self.flaw == Some(flaw)
+    pub(super) fn is(&self, bug: InjectedBug) -> bool {
+        self.bug == Some(bug)
     }
 
     /// Fails if it is time to.
     pub(super) fn called(&self) -> Result<(), Error> {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
-        match self.is(Flaw::FailsNowAndThen) && calls % 5 == 4 {
+        match self.is(InjectedBug::FailsNowAndThen) && calls % 5 == 4 {
             true => Err(Error::retryable("toy", "not now")),
             false => Ok(()),
         }
@@ -132,10 +140,10 @@ impl Toy {
     /// The key under which a list is kept.
     pub(super) fn key(&self, key: &Key) -> Key {
         let name = key.name.as_str();
-        let changed = match self.flaw {
-            Some(Flaw::FoldsCase) => name.to_lowercase(),
-            Some(Flaw::TrimsSpaces) => name.trim_end().to_owned(),
-            Some(Flaw::CutsLongNames) => name.chars().take(255).collect(),
+        let changed = match self.bug {
+            Some(InjectedBug::FoldsCase) => name.to_lowercase(),
+            Some(InjectedBug::TrimsSpaces) => name.trim_end().to_owned(),
+            Some(InjectedBug::CutsLongNames) => name.chars().take(255).collect(),
             _ => return self.key_of_space(key.clone()),
         };
         let changed = Name::new(changed).unwrap_or_else(|_| key.name.clone());
@@ -143,7 +151,7 @@ impl Toy {
     }
 
     fn key_of_space(&self, mut key: Key) -> Key {
-        if self.is(Flaw::SpacesMeet) {
+        if self.is(InjectedBug::SpacesMeet) {
             key.space = Space::Lock;
         }
         key
@@ -158,7 +166,7 @@ impl Toy {
         self.prune(line, now);
         let result = act(line, now);
         self.promote(line, now);
-        if self.is(Flaw::TokenRepeatsAfterCleanUp) && line.entries.is_empty() {
+        if self.is(InjectedBug::TokenRepeatsAfterCleanUp) && line.entries.is_empty() {
             line.last_token = 0;
         }
         drop(lines);
@@ -167,14 +175,17 @@ impl Toy {
     }
 
     fn prune(&self, line: &mut Line, now: Moment) {
-        if !self.is(Flaw::ForgetsExpiry) {
-            let late = if self.is(Flaw::ExpiresLate) { 10 } else { 0 };
+        if !self.is(InjectedBug::ForgetsExpiry) {
+            let late = if self.is(InjectedBug::ExpiresLate) { 10 } else { 0 };
             let live = |e: &Entry| e.expires.after(Duration::from_secs(late)) > now;
             let (live, ended) = line.entries.drain(..).partition(live);
             line.entries = live;
-            let kept =
-                [Flaw::RevivesExpired, Flaw::KeepsEndedClaims, Flaw::RevivesWithOthersInLine];
-            if kept.into_iter().any(|flaw| self.is(flaw)) {
+            let kept = [
+                InjectedBug::RevivesExpired,
+                InjectedBug::KeepsEndedClaims,
+                InjectedBug::RevivesWithOthersInLine,
+            ];
+            if kept.into_iter().any(|bug| self.is(bug)) {
                 line.ended.extend::<Vec<_>>(ended);
             }
         }
@@ -183,7 +194,7 @@ impl Toy {
 
     pub(super) fn promote(&self, line: &mut Line, now: Moment) {
         let holding = line.entries.iter().any(|e| e.held_since.is_some());
-        if self.is(Flaw::WakesTheLastFirst) && !holding {
+        if self.is(InjectedBug::WakesTheLastFirst) && !holding {
             line.entries.reverse();
         }
         let had_waiters = line.entries.iter().any(|e| e.held_since.is_none());
@@ -195,12 +206,12 @@ impl Toy {
             if entry.held_since.is_some() {
                 continue;
             }
-            let one_only = self.is(Flaw::WakesOneReaderOnly) && had_waiters && promoted > 0;
+            let one_only = self.is(InjectedBug::WakesOneReaderOnly) && had_waiters && promoted > 0;
             if !fits || one_only {
                 break;
             }
             entry.held_since = Some(now);
-            let ttl = match self.is(Flaw::PromotesForTheWaitingTtl) {
+            let ttl = match self.is(InjectedBug::PromotesForTheWaitingTtl) {
                 true => entry.claim.hold_ttl.min(entry.claim.wait_ttl),
                 false => entry.claim.hold_ttl,
             };
@@ -211,24 +222,24 @@ impl Toy {
 
     pub(super) fn fits(&self, ahead: u64, mode: Mode) -> bool {
         match mode {
-            Mode::Permits { permits, limit } if self.is(Flaw::SemaphoreCountsOneMore) => {
+            Mode::Permits { permits, limit } if self.is(InjectedBug::SemaphoreCountsOneMore) => {
                 ahead + u64::from(permits) <= u64::from(limit) + 1
             }
-            Mode::Exclusive if self.is(Flaw::GrantsTwo) => ahead <= u64::from(mode.weight()),
+            Mode::Exclusive if self.is(InjectedBug::GrantsTwo) => ahead <= u64::from(mode.weight()),
             _ => admits(ahead, mode),
         }
     }
 
     /// How long a lease of this ttl really lasts here.
     pub(super) fn lasts(&self, ttl: Duration) -> Duration {
-        match self.flaw {
-            Some(Flaw::ExpiresEarly) => ttl.mul_f64(0.75), // before any guard ends
+        match self.bug {
+            Some(InjectedBug::ExpiresEarly) => ttl.mul_f64(0.75), // before any guard ends
             _ => ttl,
         }
     }
 
     pub(super) fn number(&self, line: &mut Line) -> Token {
-        if !self.is(Flaw::TokenStandsStill) {
+        if !self.is(InjectedBug::TokenStandsStill) {
             line.last_token += 1;
         }
         Token::new(line.last_token.max(1)).expect("a toy counts not that far")

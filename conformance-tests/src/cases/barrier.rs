@@ -8,10 +8,10 @@ use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, Mode, Space};
 use tokio::task::JoinSet;
 
-use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::context::{CaseContext, MustSucceed, PATIENCE};
 
-pub async fn barrier_01_nobody_leaves_before_all_have_entered(bench: Bench) {
-    let managers = [bench.manager().await, bench.manager().await];
+pub async fn barrier_01_nobody_leaves_before_all_have_entered(context: CaseContext) {
+    let managers = [context.manager().await, context.manager().await];
     let entered = Arc::new(AtomicU32::new(0));
     let mut participants = JoinSet::new();
     for i in 0..4 {
@@ -25,17 +25,17 @@ pub async fn barrier_01_nobody_leaves_before_all_have_entered(bench: Bench) {
             }
         });
     }
-    bench.soon("all leave each round", participants.join_all()).await;
-    let driver = bench.driver().await;
-    bench.free(&driver, &bench.key("b"), PATIENCE).await;
+    context.soon("all leave each round", participants.join_all()).await;
+    let driver = context.driver().await;
+    context.free(&driver, &context.key("b"), PATIENCE).await;
 }
 
-pub async fn barrier_02_one_too_few_wait_on(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let driver = bench.driver().await;
+pub async fn barrier_02_one_too_few_wait_on(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
+    let driver = context.driver().await;
     let gave_up = ours.barrier("b", 3).wait_timeout(Duration::from_millis(300)).await;
     assert!(!gave_up.expect("it works"), "alone");
-    bench.free(&driver, &bench.key("b"), PATIENCE).await;
+    context.free(&driver, &context.key("b"), PATIENCE).await;
     let mut participants = JoinSet::new();
     for manager in [&ours, &theirs] {
         let barrier = manager.barrier("b", 3);
@@ -43,11 +43,11 @@ pub async fn barrier_02_one_too_few_wait_on(bench: Bench) {
     }
     let barrier = ours.barrier("b", 3);
     let two = || async { (barrier.waiting().await.expect("it works") == 2).then_some(()) };
-    bench.until(PATIENCE, "two are there", two).await;
+    context.until(PATIENCE, "two are there", two).await;
     let early = tokio::time::timeout(Duration::from_millis(300), participants.join_next()).await;
     assert!(early.is_err(), "let through although one had given up: {early:?}");
-    bench.soon("the third completes it", barrier.wait()).await.expect("it is let through");
-    for passed in bench.soon("with the others", participants.join_all()).await {
+    context.soon("the third completes it", barrier.wait()).await.expect("it is let through");
+    for passed in context.soon("with the others", participants.join_all()).await {
         passed.expect("it is let through");
     }
     assert_eq!(barrier.waiting().await.expect("it works"), 0);
@@ -57,44 +57,44 @@ pub async fn barrier_02_one_too_few_wait_on(bench: Bench) {
     }
 }
 
-pub async fn barrier_03_a_participant_that_died_does_not_count(bench: Bench) {
-    let locks = bench.manager().await;
-    let driver = bench.driver().await;
+pub async fn barrier_03_a_participant_that_died_does_not_count(context: CaseContext) {
+    let locks = context.manager().await;
+    let driver = context.driver().await;
     // It entered, and is heard of no more.
-    driver.grant(&bench.claim_for("b", Mode::Shared, bench.short())).await;
-    let gone = bench.after(bench.short());
-    bench.free(&driver, &bench.key("b"), gone).await;
+    driver.grant(&context.claim_for("b", Mode::Shared, context.short())).await;
+    let gone = context.after(context.short());
+    context.free(&driver, &context.key("b"), gone).await;
     let barrier = locks.barrier("b", 2);
     let first = tokio::spawn({
         let barrier = barrier.clone();
         async move { barrier.wait().await }
     });
     let one = || async { (barrier.waiting().await.expect("it works") == 1).then_some(()) };
-    bench.until(PATIENCE, "one is there", one).await;
+    context.until(PATIENCE, "one is there", one).await;
     assert!(!first.is_finished(), "the dead one was not counted");
-    bench.soon("a living one completes it", barrier.wait()).await.expect("it is let through");
-    bench.soon("with the first", first).await.expect("no panic").expect("it is let through");
+    context.soon("a living one completes it", barrier.wait()).await.expect("it is let through");
+    context.soon("with the first", first).await.expect("no panic").expect("it is let through");
 }
 
-pub async fn barrier_04_who_lost_its_claim_is_not_let_through(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let driver = bench.driver().await;
+pub async fn barrier_04_who_lost_its_claim_is_not_let_through(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
+    let driver = context.driver().await;
     let barrier = ours.barrier("b", 2);
     let broken = tokio::spawn({
         let barrier = barrier.clone();
         async move { barrier.wait().await }
     });
     let one = || async { (barrier.waiting().await.expect("it works") == 1).then_some(()) };
-    bench.until(PATIENCE, "one is there", one).await;
-    let token = bench.line(&driver, &bench.key("b")).await[0].token;
+    context.until(PATIENCE, "one is there", one).await;
+    let token = context.line(&driver, &context.key("b")).await[0].token;
     let done = theirs.break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(done.expect("it works"));
     let (one, other) = (theirs.barrier("b", 2), theirs.barrier("b", 2));
-    let (one, other) = bench
+    let (one, other) = context
         .soon("two others make a round", async { tokio::join!(one.wait(), other.wait()) })
         .await;
     one.and(other).expect("they are let through");
-    let told = bench.soon("it learns that it was not one of them", broken).await;
+    let told = context.soon("it learns that it was not one of them", broken).await;
     let told = told.expect("no panic");
     assert!(matches!(told, Err(Error::Lost { .. })), "{told:?}");
 }

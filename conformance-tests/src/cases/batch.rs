@@ -9,19 +9,19 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Claim, Error};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 
-pub async fn batch_01_every_operation_has_its_own_outcome(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn batch_01_every_operation_has_its_own_outcome(context: CaseContext) {
+    let driver = context.driver().await;
     let [a, b, c, d, reader] = ["a", "b", "c", "d", "e"].map(|name| match name {
-        "e" => bench.shared(name),
-        name => bench.exclusive(name),
+        "e" => context.shared(name),
+        name => context.exclusive(name),
     });
     for held in [&a, &b, &c, &reader] {
         driver.grant(held).await;
     }
     let (refused, queued, unknown) =
-        (bench.exclusive("c"), bench.exclusive("e"), bench.exclusive("never acquired"));
+        (context.exclusive("c"), context.exclusive("e"), context.exclusive("never acquired"));
     let releases = [a.clone(), unknown, b.clone()];
     let acquires = [
         acquire(&refused, Patience::Try),
@@ -39,15 +39,15 @@ pub async fn batch_01_every_operation_has_its_own_outcome(bench: Bench) {
     driver.let_go(&reader).await;
     driver.turn(&queued).await;
     for name in ["a", "b", "never acquired"] {
-        assert!(bench.line(&driver, &bench.key(name)).await.is_empty(), "{name} is free");
+        assert!(context.line(&driver, &context.key(name)).await.is_empty(), "{name} is free");
     }
 }
 
-pub async fn batch_02_an_operation_that_fails_affects_no_other(bench: Bench) {
-    let driver = bench.driver().await;
-    driver.grant(&bench.permits("s", 1, 3)).await;
-    let [a, b] = ["a", "b"].map(|name| bench.exclusive(name));
-    let (other, fits) = (bench.permits("s", 1, 4), bench.permits("t", 2, 3));
+pub async fn batch_02_an_operation_that_fails_affects_no_other(context: CaseContext) {
+    let driver = context.driver().await;
+    driver.grant(&context.permits("s", 1, 3)).await;
+    let [a, b] = ["a", "b"].map(|name| context.exclusive(name));
+    let (other, fits) = (context.permits("s", 1, 4), context.permits("t", 2, 3));
     let tries = [&a, &other, &fits, &b].map(|claim| acquire(claim, Patience::Try));
     let acquired = acquired(&driver, &tries).await;
     for at in [0, 2, 3] {
@@ -61,10 +61,10 @@ pub async fn batch_02_an_operation_that_fails_affects_no_other(bench: Bench) {
     }
 }
 
-pub async fn batch_03_a_batch_that_is_repeated_changes_nothing(bench: Bench) {
-    let driver = bench.driver().await;
-    let claims = ["a", "b", "c"].map(|name| bench.exclusive(name));
-    let waiters = ["a", "b", "c"].map(|name| bench.exclusive(name));
+pub async fn batch_03_a_batch_that_is_repeated_changes_nothing(context: CaseContext) {
+    let driver = context.driver().await;
+    let claims = ["a", "b", "c"].map(|name| context.exclusive(name));
+    let waiters = ["a", "b", "c"].map(|name| context.exclusive(name));
     let tries = claims.each_ref().map(|claim| acquire(claim, Patience::Try));
     let waits = waiters.each_ref().map(|claim| acquire(claim, Patience::Wait));
     let first: Vec<_> = acquired(&driver, &tries).await.iter().map(|r| grant(r).token).collect();
@@ -76,14 +76,14 @@ pub async fn batch_03_a_batch_that_is_repeated_changes_nothing(bench: Bench) {
             let Acquisition::Queued { ahead } = acquired else {
                 panic!("it should have been queued, not {acquired:?}");
             };
-            assert!(ahead == 1 || !bench.has_line(), "{ahead} claims ahead");
+            assert!(ahead == 1 || !context.has_line(), "{ahead} claims ahead");
         }
     }
     for released in released(&driver, &claims).await {
         assert_eq!(released, Released::Removed);
     }
     for released in released(&driver, &claims).await {
-        let expected = match bench.has_line() {
+        let expected = match context.has_line() {
             true => released == Released::NotFound,
             false => released != Released::Removed,
         };
@@ -94,11 +94,11 @@ pub async fn batch_03_a_batch_that_is_repeated_changes_nothing(bench: Bench) {
     }
 }
 
-pub async fn batch_04_releases_of_one_batch_wake_every_next(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn batch_04_releases_of_one_batch_wake_every_next(context: CaseContext) {
+    let driver = context.driver().await;
     let names: Vec<_> = (0..8).map(|i| format!("a{i}")).collect();
-    let holders: Vec<_> = names.iter().map(|name| bench.exclusive(name)).collect();
-    let waiters: Vec<_> = names.iter().map(|name| bench.exclusive(name)).collect();
+    let holders: Vec<_> = names.iter().map(|name| context.exclusive(name)).collect();
+    let waiters: Vec<_> = names.iter().map(|name| context.exclusive(name)).collect();
     for (holder, waiter) in holders.iter().zip(&waiters) {
         driver.grant(holder).await;
         driver.queue(waiter).await;
@@ -114,17 +114,17 @@ pub async fn batch_04_releases_of_one_batch_wake_every_next(bench: Bench) {
         assert_eq!(released, Released::Removed);
     }
     for turn in turns {
-        bench.soon("the next holds", turn).await.expect("it does");
+        context.soon("the next holds", turn).await.expect("it does");
     }
 }
 
-pub async fn batch_05_a_batch_of_the_declared_size_is_accepted(bench: Bench) {
-    let driver = bench.driver().await;
-    let size = bench.capabilities().flights.steps.clamp(20, 500);
+pub async fn batch_05_a_batch_of_the_declared_size_is_accepted(context: CaseContext) {
+    let driver = context.driver().await;
+    let size = context.capabilities().flights.steps.clamp(20, 500);
     let names: Vec<_> = (0..size).map(|i| format!("{i:03}{}", "long".repeat(20))).collect();
     let mut before = vec![0; size];
     for _ in 0..2 {
-        let claims: Vec<_> = names.iter().map(|name| bench.exclusive(name)).collect();
+        let claims: Vec<_> = names.iter().map(|name| context.exclusive(name)).collect();
         let tries: Vec<_> = claims.iter().map(|claim| acquire(claim, Patience::Try)).collect();
         for (acquired, before) in acquired(&driver, &tries).await.iter().zip(&mut before) {
             let token = grant(acquired).token.get();
@@ -137,12 +137,12 @@ pub async fn batch_05_a_batch_of_the_declared_size_is_accepted(bench: Bench) {
     }
 }
 
-pub async fn batch_06_acquires_of_one_name_keep_their_order(bench: Bench) {
-    let driver = bench.driver().await;
-    let claims: Vec<_> = (0..5).map(|_| bench.exclusive("a")).collect();
+pub async fn batch_06_acquires_of_one_name_keep_their_order(context: CaseContext) {
+    let driver = context.driver().await;
+    let claims: Vec<_> = (0..5).map(|_| context.exclusive("a")).collect();
     let waits: Vec<_> = claims.iter().map(|claim| acquire(claim, Patience::Wait)).collect();
     // One batch where it may have several acquires of a key, several where it may not.
-    match bench.capabilities().flights.same_key {
+    match context.capabilities().flights.same_key {
         true => drop(acquired(&driver, &waits).await),
         false => {
             for wait in &waits {

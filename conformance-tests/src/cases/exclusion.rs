@@ -6,18 +6,18 @@ use lockkit_core::Space;
 use lockkit_core::driver::{Acquisition, Patience, Released, Renewal};
 
 use super::contention::count_together;
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 use crate::worker::Crew;
 
-pub async fn exclusion_01_a_free_lock_is_granted(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn exclusion_01_a_free_lock_is_granted(context: CaseContext) {
+    let manager = context.manager().await;
     let guard = manager.mutex("a").lock().await.expect("it is free");
     assert!(guard.is_valid());
     assert!(guard.remaining() <= guard.granted_ttl());
     guard.release().await.expect("it was held");
 
-    let driver = bench.driver().await;
-    let claim = bench.exclusive("b");
+    let driver = context.driver().await;
+    let claim = context.exclusive("b");
     let grant = driver.grant(&claim).await;
     // An answer may get lost, so asking again must not make a second claim.
     for patience in [Patience::Try, Patience::Wait] {
@@ -27,26 +27,26 @@ pub async fn exclusion_01_a_free_lock_is_granted(bench: Bench) {
         };
         assert_eq!(again.token, grant.token, "the same claim keeps its token");
     }
-    let line = bench.line(&driver, &claim.key).await;
+    let line = context.line(&driver, &claim.key).await;
     assert_eq!(line.len(), 1, "asked for three times, it stands there once: {line:?}");
 }
 
-pub async fn exclusion_02_a_second_claim_is_refused_or_queued(bench: Bench) {
-    let (ours, theirs) = (bench.driver().await, bench.driver().await);
-    let holder = bench.exclusive("a");
+pub async fn exclusion_02_a_second_claim_is_refused_or_queued(context: CaseContext) {
+    let (ours, theirs) = (context.driver().await, context.driver().await);
+    let holder = context.exclusive("a");
     let grant = ours.grant(&holder).await;
-    let before = bench.line(&ours, &holder.key).await;
+    let before = context.line(&ours, &holder.key).await;
 
-    let hasty = bench.exclusive("a");
+    let hasty = context.exclusive("a");
     theirs.refuse(&hasty).await;
-    let after_try = bench.line(&ours, &holder.key).await;
+    let after_try = context.line(&ours, &holder.key).await;
     assert_eq!(after_try.len(), 1, "a refused try leaves nothing: {after_try:?}");
 
-    let patient = bench.exclusive("a");
+    let patient = context.exclusive("a");
     assert_eq!(theirs.queue(&patient).await, 1);
     assert_eq!(theirs.queue(&patient).await, 1, "asking again changes nothing");
-    let after = bench.line(&ours, &holder.key).await;
-    if bench.has_line() {
+    let after = context.line(&ours, &holder.key).await;
+    if context.has_line() {
         assert_eq!(after.len(), 2, "{after:?}");
         assert!(!after[1].holds());
     }
@@ -57,26 +57,26 @@ pub async fn exclusion_02_a_second_claim_is_refused_or_queued(bench: Bench) {
 
     // A claim that waits, asked for as a try, leaves.
     theirs.refuse(&patient).await;
-    assert_eq!(bench.line(&ours, &holder.key).await.len(), 1);
+    assert_eq!(context.line(&ours, &holder.key).await.len(), 1);
 }
 
-pub async fn exclusion_03_different_names_do_not_meet(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn exclusion_03_different_names_do_not_meet(context: CaseContext) {
+    let manager = context.manager().await;
     let mut guards = Vec::new();
     for i in 0..20 {
         let guard = manager.mutex(format!("n{i}")).try_lock().await;
         guards.push(guard.expect("it works").expect("another name is free"));
     }
-    let driver = bench.driver().await;
+    let driver = context.driver().await;
     guards.remove(7).release().await.expect("it was held");
     for i in 0..20 {
-        let state = bench.state(&driver, &bench.key(&format!("n{i}"))).await;
+        let state = context.state(&driver, &context.key(&format!("n{i}"))).await;
         assert_eq!(state.is_free(), i == 7, "only n7 was released: {state:?}");
     }
 }
 
-pub async fn exclusion_04_a_lock_is_free_again_right_after_its_release(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn exclusion_04_a_lock_is_free_again_right_after_its_release(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     for round in 0..20 {
         let manager = if round % 2 == 0 { &ours } else { &theirs };
         let guard = manager.mutex("a").try_lock().await.expect("it works");
@@ -85,22 +85,22 @@ pub async fn exclusion_04_a_lock_is_free_again_right_after_its_release(bench: Be
     }
 }
 
-pub async fn exclusion_05_tasks_are_never_inside_together(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn exclusion_05_tasks_are_never_inside_together(context: CaseContext) {
+    let manager = context.manager().await;
     count_together(vec![manager; 8], 15).await;
 }
 
-pub async fn exclusion_06_independent_managers_are_never_inside_together(bench: Bench) {
+pub async fn exclusion_06_independent_managers_are_never_inside_together(context: CaseContext) {
     let mut managers = Vec::new();
     for _ in 0..4 {
-        let manager = bench.manager().await;
+        let manager = context.manager().await;
         managers.extend([manager.clone(), manager]);
     }
     count_together(managers, 10).await;
 }
 
-pub async fn exclusion_07_processes_are_never_inside_together(bench: Bench) {
-    let crew = Crew::of(&bench);
+pub async fn exclusion_07_processes_are_never_inside_together(context: CaseContext) {
+    let crew = Crew::of(&context);
     let file = crew.folder().join("count");
     std::fs::write(&file, "0").expect("a temporary file can be written");
     let rounds = 25;
@@ -111,7 +111,7 @@ pub async fn exclusion_07_processes_are_never_inside_together(bench: Bench) {
     }
     for worker in workers {
         let limit = Duration::from_secs(120);
-        bench.within(limit, "a counting process ends", worker.finished()).await;
+        context.within(limit, "a counting process ends", worker.finished()).await;
     }
     let count = std::fs::read_to_string(&file).expect("the file is there");
     assert_eq!(count.trim(), (4 * rounds).to_string(), "every round was counted");
@@ -120,20 +120,20 @@ pub async fn exclusion_07_processes_are_never_inside_together(bench: Bench) {
     assert!(tokens.is_sorted_by(|a, b| a < b), "tokens grow: {tokens:?}");
 }
 
-pub async fn exclusion_08_a_claim_does_not_release_another_of_its_connection(bench: Bench) {
-    let driver = bench.driver().await;
-    let (first, second) = (bench.exclusive("a"), bench.exclusive("a"));
+pub async fn exclusion_08_a_claim_does_not_release_another_of_its_connection(context: CaseContext) {
+    let driver = context.driver().await;
+    let (first, second) = (context.exclusive("a"), context.exclusive("a"));
     driver.grant(&first).await;
     driver.queue(&second).await;
     assert_eq!(driver.let_go(&second).await, Released::Removed);
     driver.holds(&first).await;
-    bench.driver().await.refuse(&bench.exclusive("a")).await;
+    context.driver().await.refuse(&context.exclusive("a")).await;
     assert_eq!(driver.let_go(&second).await, Released::NotFound);
     driver.holds(&first).await;
 }
 
-pub async fn exclusion_09_the_lock_and_the_semaphore_of_one_name_do_not_meet(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn exclusion_09_the_lock_and_the_semaphore_of_one_name_do_not_meet(context: CaseContext) {
+    let manager = context.manager().await;
     let lock = manager.mutex("a").try_lock().await.expect("it works");
     let lock = lock.expect("it is free");
     let permit = manager.semaphore("a", 1).try_acquire().await;

@@ -9,55 +9,57 @@ use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{LockDriver, Renewal};
 use lockkit_core::{Mode, Token};
 
-use crate::bench::{Bench, LONG, MustSucceed, undisturbed};
+use crate::context::{CaseContext, LONG, MustSucceed, undisturbed};
 
-pub async fn line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(bench: Bench) {
-    let (driver, bench) = (&bench.driver().await, &bench);
-    undisturbed(bench.short(), |wait, name| async move {
-        let (holder, waiter) = (bench.exclusive(&name), brief_waiter(bench, &name, wait));
+pub async fn line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(context: CaseContext) {
+    let (driver, context) = (&context.driver().await, &context);
+    undisturbed(context.short(), |wait, name| async move {
+        let (holder, waiter) = (context.exclusive(&name), brief_waiter(context, &name, wait));
         driver.grant(&holder).await;
         driver.queue(&waiter).await;
         driver.let_go(&holder).await;
-        holds_on(bench, driver, &waiter).await;
+        holds_on(context, driver, &waiter).await;
     })
     .await;
 }
 
-pub async fn line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(bench: Bench) {
-    let (driver, bench) = (&bench.driver().await, &bench);
-    undisturbed(bench.short(), |ttl, name| async move {
-        let waiter = behind_a_dead_holder(bench, driver, &name, ttl).await;
+pub async fn line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(context: CaseContext) {
+    let (driver, context) = (&context.driver().await, &context);
+    undisturbed(context.short(), |ttl, name| async move {
+        let waiter = behind_a_dead_holder(context, driver, &name, ttl).await;
         driver.turn(&waiter).await;
-        holds_on(bench, driver, &waiter).await;
+        holds_on(context, driver, &waiter).await;
     })
     .await;
 }
 
-pub async fn line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl(bench: Bench) {
-    let (driver, bench) = (&bench.driver().await, &bench);
-    undisturbed(bench.short(), |ttl, name| async move {
-        let waiter = behind_a_dead_holder(bench, driver, &name, ttl).await;
-        let last = bench.exclusive(&name);
+pub async fn line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl(
+    context: CaseContext,
+) {
+    let (driver, context) = (&context.driver().await, &context);
+    undisturbed(context.short(), |ttl, name| async move {
+        let waiter = behind_a_dead_holder(context, driver, &name, ttl).await;
+        let last = context.exclusive(&name);
         driver.queue(&last).await;
         // Renewed by the last in line alone, until nobody but the waiter is ahead of it.
-        bench
-            .until(bench.after(ttl), "the lock moves on", || async {
+        context
+            .until(context.after(ttl), "the lock moves on", || async {
                 let answer = driver.renew_one(&last).await;
                 matches!(answer, Renewal::Waits { ahead: 1 }).then_some(())
             })
             .await;
-        holds_on(bench, driver, &waiter).await;
+        holds_on(context, driver, &waiter).await;
     })
     .await;
 }
 
-pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(bench: Bench) {
-    let (driver, bench) = (&bench.driver().await, &bench);
-    undisturbed(bench.short(), |wait, name| async move {
-        let writer = bench.exclusive(&name);
+pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(context: CaseContext) {
+    let (driver, context) = (&context.driver().await, &context);
+    undisturbed(context.short(), |wait, name| async move {
+        let writer = context.exclusive(&name);
         driver.grant(&writer).await;
         let readers = [0; 3].map(|_| {
-            let mut reader = Claim::clone(&bench.shared(&name));
+            let mut reader = Claim::clone(&context.shared(&name));
             reader.wait_ttl = wait;
             Arc::new(reader)
         });
@@ -66,26 +68,26 @@ pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(bench: B
         }
         driver.let_go(&writer).await;
         for reader in &readers {
-            move_over(bench, driver, reader).await;
+            move_over(context, driver, reader).await;
         }
         for reader in &readers {
-            holds_on(bench, driver, reader).await;
+            holds_on(context, driver, reader).await;
         }
     })
     .await;
 }
 
-pub async fn line_05_a_renewal_with_others_in_line_never_shortens(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn line_05_a_renewal_with_others_in_line_never_shortens(context: CaseContext) {
+    let driver = context.driver().await;
     let brief = |claim: &Arc<Claim>| {
         let mut brief = Claim::clone(claim);
-        (brief.hold_ttl, brief.wait_ttl) = (bench.short(), bench.short());
+        (brief.hold_ttl, brief.wait_ttl) = (context.short(), context.short());
         Arc::new(brief)
     };
     // A holder before a waiter, readers beside each other before a waiting writer, and each waiter.
-    let [writer, waiter] = [0; 2].map(|_| bench.exclusive("a"));
-    let readers = [0; 2].map(|_| bench.shared("b"));
-    let behind = bench.exclusive("b");
+    let [writer, waiter] = [0; 2].map(|_| context.exclusive("a"));
+    let readers = [0; 2].map(|_| context.shared("b"));
+    let behind = context.exclusive("b");
     for holder in [&writer, &readers[0], &readers[1]] {
         driver.grant(holder).await;
     }
@@ -98,13 +100,13 @@ pub async fn line_05_a_renewal_with_others_in_line_never_shortens(bench: Bench) 
         driver.renew_one(&brief).await;
     }
     for name in ["a", "b"] {
-        for standing in bench.line(&driver, &bench.key(name)).await {
+        for standing in context.line(&driver, &context.key(name)).await {
             let left = standing.expires_in;
-            let least = bench.given(LONG) / 2;
+            let least = context.given(LONG) / 2;
             assert!(left > least, "{name}: {left:?} are left to {:?}", standing.mode);
         }
     }
-    tokio::time::sleep(bench.short() * 2 + bench.capabilities().expiry_slack).await;
+    tokio::time::sleep(context.short() * 2 + context.capabilities().expiry_slack).await;
     for holder in [&writer, &readers[0], &readers[1]] {
         driver.holds(holder).await;
     }
@@ -114,11 +116,11 @@ pub async fn line_05_a_renewal_with_others_in_line_never_shortens(bench: Bench) 
     }
 }
 
-pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(bench: Bench) {
-    let driver = bench.driver().await;
-    let ttl = bench.short();
-    let dead = bench.claim_for("a", Mode::Exclusive, ttl);
-    let (reader, beside) = (bench.claim_for("b", Mode::Shared, ttl), bench.shared("b"));
+pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(context: CaseContext) {
+    let driver = context.driver().await;
+    let ttl = context.short();
+    let dead = context.claim_for("a", Mode::Exclusive, ttl);
+    let (reader, beside) = (context.claim_for("b", Mode::Shared, ttl), context.shared("b"));
     let mut longest = ttl;
     for holder in [&dead, &reader, &beside] {
         let grant = driver.grant(holder).await;
@@ -126,11 +128,11 @@ pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(bench:
             longest = longest.max(grant.ttl);
         }
     }
-    let [waiter, behind] = ["a", "b"].map(|name| bench.exclusive(name));
+    let [waiter, behind] = ["a", "b"].map(|name| context.exclusive(name));
     for waiting in [&waiter, &behind] {
         driver.queue(waiting).await;
     }
-    let slack = bench.capabilities().expiry_slack + Duration::from_millis(200);
+    let slack = context.capabilities().expiry_slack + Duration::from_millis(200);
     tokio::time::sleep(longest + slack).await;
     // Nobody has looked since: the renewal itself finds that it is over.
     for ended in [&dead, &reader, &dead, &reader] {
@@ -144,35 +146,35 @@ pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(bench:
 }
 
 /// One that waits for a short time without being renewed, and would hold for long.
-fn brief_waiter(bench: &Bench, name: &str, wait: Duration) -> Arc<Claim> {
-    let mut waiter = Claim::clone(&bench.exclusive(name));
+fn brief_waiter(context: &CaseContext, name: &str, wait: Duration) -> Arc<Claim> {
+    let mut waiter = Claim::clone(&context.exclusive(name));
     waiter.wait_ttl = wait;
     Arc::new(waiter)
 }
 
 /// A waiter whose own lease ends a little after that of the holder before it, which is dead.
 async fn behind_a_dead_holder(
-    bench: &Bench,
+    context: &CaseContext,
     driver: &Arc<dyn LockDriver>,
     name: &str,
     ttl: Duration,
 ) -> Arc<Claim> {
-    let dead = bench.claim_for(name, Mode::Exclusive, ttl);
-    let over = driver.grant(&dead).await.ttl + bench.capabilities().expiry_slack;
-    let waiter = brief_waiter(bench, name, over + ttl * 2);
+    let dead = context.claim_for(name, Mode::Exclusive, ttl);
+    let over = driver.grant(&dead).await.ttl + context.capabilities().expiry_slack;
+    let waiter = brief_waiter(context, name, over + ttl * 2);
     driver.queue(&waiter).await;
     waiter
 }
 
 /// Whoever was promoted holds for its hold ttl, without being renewed: that much is left of its lease,
 /// and when its waiting lease is long over nobody else gets the lock.
-async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
-    move_over(bench, driver, claim).await;
-    let other = bench.driver().await;
+async fn holds_on(context: &CaseContext, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
+    move_over(context, driver, claim).await;
+    let other = context.driver().await;
     let left = |token: Option<Token>| {
         let (other, key) = (other.clone(), claim.key.clone());
         async move {
-            let line = bench.line(&other, &key).await;
+            let line = context.line(&other, &key).await;
             let mut held = line.iter().filter(|s| s.holds());
             let standing = held.find(|s| token.is_none_or(|token| s.token == token));
             let standing = standing.unwrap_or_else(|| panic!("it was promoted: {line:?}"));
@@ -180,11 +182,11 @@ async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim
         }
     };
     let before = left(None).await;
-    let least = bench.given(LONG) / 2;
+    let least = context.given(LONG) / 2;
     assert!(before > least, "a lease of {before:?} for one that holds for {LONG:?}");
-    tokio::time::sleep(claim.wait_ttl + claim.wait_ttl / 4 + bench.capabilities().expiry_slack)
+    tokio::time::sleep(claim.wait_ttl + claim.wait_ttl / 4 + context.capabilities().expiry_slack)
         .await;
-    other.refuse(&bench.exclusive(claim.key.name.as_str())).await;
+    other.refuse(&context.exclusive(claim.key.name.as_str())).await;
     let token = driver.holds(claim).await.token;
     let after = left(Some(token)).await;
     assert!(after > least, "a lease of {after:?} for one that holds for {LONG:?}");
@@ -192,8 +194,8 @@ async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim
 
 /// Where claims share leases, only the client can move one from a short lease to a long one, which its
 /// first renewal does.
-async fn move_over(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
-    if bench.capabilities().lease_scope == LeaseScope::Shared {
+async fn move_over(context: &CaseContext, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
+    if context.capabilities().lease_scope == LeaseScope::Shared {
         driver.turn(claim).await;
         driver.holds(claim).await;
     }

@@ -12,38 +12,38 @@ use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::bench::Bench;
+use crate::context::CaseContext;
 use crate::listing::record;
 use crate::model::{Answer, Model};
 
-pub async fn model_01_random_commands_are_answered_as_the_model_answers(bench: Bench) {
+pub async fn model_01_random_commands_are_answered_as_the_model_answers(context: CaseContext) {
     let modes = |rng: &mut StdRng, _| match rng.random_bool(0.5) {
         true => Mode::Exclusive,
         false => Mode::Shared,
     };
     for run in 0..4 {
-        compare(&bench, run, Resizes::Never, modes).await;
+        compare(&context, run, Resizes::Never, modes).await;
     }
 }
 
-pub async fn model_02_semaphores_are_answered_as_the_model_answers(bench: Bench) {
+pub async fn model_02_semaphores_are_answered_as_the_model_answers(context: CaseContext) {
     let modes = |rng: &mut StdRng, _| {
         let limit = if rng.random_bool(0.9) { 5 } else { 3 };
         let permits = rng.random_range(1..=limit);
         Mode::Permits { permits, limit }
     };
     for run in 0..4 {
-        compare(&bench, run, Resizes::Never, modes).await;
+        compare(&context, run, Resizes::Never, modes).await;
     }
 }
 
-pub async fn model_03_resized_semaphores_are_answered_as_the_model_answers(bench: Bench) {
+pub async fn model_03_resized_semaphores_are_answered_as_the_model_answers(context: CaseContext) {
     let modes = |rng: &mut StdRng, given: Option<u32>| {
         let limit = given.filter(|_| rng.random_bool(0.95)).unwrap_or(3);
         Mode::Permits { permits: rng.random_range(1..=3), limit }
     };
     for run in 0..4 {
-        compare(&bench, run, Resizes::Often, modes).await;
+        compare(&context, run, Resizes::Often, modes).await;
     }
 }
 
@@ -58,7 +58,7 @@ const COMMANDS: usize = 150;
 
 /// Asks driver and model the same, and compares every answer and every state.
 async fn compare(
-    bench: &Bench,
+    context: &CaseContext,
     run: u64,
     resizes: Resizes,
     modes: impl Fn(&mut StdRng, Option<u32>) -> Mode,
@@ -66,7 +66,7 @@ async fn compare(
     let seed = seed().wrapping_add(run);
     let mut rng = StdRng::seed_from_u64(seed);
     let mut side = SideBySide {
-        drivers: [bench.driver().await, bench.driver().await],
+        drivers: [context.driver().await, context.driver().await],
         name: format!("run {run}"),
         model: Model::default(),
         claims: Vec::new(),
@@ -76,15 +76,17 @@ async fn compare(
         released: HashSet::new(),
     };
     if resizes == Resizes::Often {
-        side.resize(bench, SetLimit::IfUnset(3)).await.expect("nobody has given it another limit");
+        side.resize(context, SetLimit::IfUnset(3))
+            .await
+            .expect("nobody has given it another limit");
     }
     for _ in 0..COMMANDS {
         let command = match resizes == Resizes::Often && rng.random_bool(0.15) {
-            true => side.resize(bench, random_limit(&mut rng)).await,
-            false => side.command(bench, &mut rng, &modes).await,
+            true => side.resize(context, random_limit(&mut rng)).await,
+            false => side.command(context, &mut rng, &modes).await,
         };
         let differs = match command {
-            Ok(()) => side.look(bench).await,
+            Ok(()) => side.look(context).await,
             differs => differs,
         };
         if let Err(differs) = differs {
@@ -124,17 +126,17 @@ struct SideBySide {
 impl SideBySide {
     async fn command(
         &mut self,
-        bench: &Bench,
+        context: &CaseContext,
         rng: &mut StdRng,
         modes: &impl Fn(&mut StdRng, Option<u32>) -> Mode,
     ) -> Result<(), String> {
         let old = self.known(rng);
         match (rng.random_range(0..100), old) {
             (0..40, _) | (_, None) => {
-                let claim = bench.claim(&self.name, modes(rng, self.model.given()));
+                let claim = context.claim(&self.name, modes(rng, self.model.given()));
                 let claim = self.of_some_lifetime(claim, rng);
                 self.claims.push(claim.clone());
-                let waits = rng.random_bool(0.6) && bench.has_line();
+                let waits = rng.random_bool(0.6) && context.has_line();
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
@@ -144,7 +146,7 @@ impl SideBySide {
                 match asked.filter(|claim| self.model.renew(claim.id) != Answer::Broken) {
                     Some(claim) => {
                         let driver = self.driver_for(&claim, rng);
-                        let waits = rng.random_bool(0.8) && bench.has_line();
+                        let waits = rng.random_bool(0.8) && context.has_line();
                         self.acquire(&driver, claim, waits).await
                     }
                     None => Ok(()),
@@ -331,8 +333,8 @@ impl SideBySide {
         self.same(format!("break place {at}, {force:?}"), true, answer)
     }
 
-    async fn resize(&mut self, bench: &Bench, limit: SetLimit) -> Result<(), String> {
-        let key = bench.key_in(Space::Semaphore, &self.name);
+    async fn resize(&mut self, context: &CaseContext, limit: SetLimit) -> Result<(), String> {
+        let key = context.key_in(Space::Semaphore, &self.name);
         let expected = self.model.resize(limit);
         let answer = self.drivers[0].resize(&key, limit).await;
         let answer = answer.map_err(|e| format!("resize failed: {e}"))?;
@@ -340,11 +342,11 @@ impl SideBySide {
     }
 
     /// Compares the list that is shown with the model's.
-    async fn look(&mut self, bench: &Bench) -> Result<(), String> {
+    async fn look(&mut self, context: &CaseContext) -> Result<(), String> {
         let Some(first) = self.claims.first() else {
             return Ok(());
         };
-        let shown = bench.line(&self.drivers[0], &first.key).await;
+        let shown = context.line(&self.drivers[0], &first.key).await;
         let (line, holders) = self.model.line();
         let expected: Vec<_> =
             line.iter().enumerate().map(|(i, m)| (m.mode, i < holders, m.broken)).collect();

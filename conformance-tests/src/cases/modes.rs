@@ -8,11 +8,11 @@ use lockkit_core::{Error, Mode, Space};
 use tokio::task::JoinSet;
 
 use super::contention::finish;
-use crate::bench::{Bench, LONG, MustSucceed};
+use crate::context::{CaseContext, LONG, MustSucceed};
 use crate::listing::record;
 
-pub async fn modes_01_many_readers_hold_together(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn modes_01_many_readers_hold_together(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let mut guards = Vec::new();
     for i in 0..10 {
         let manager = if i % 2 == 0 { &ours } else { &theirs };
@@ -24,8 +24,8 @@ pub async fn modes_01_many_readers_hold_together(bench: Bench) {
     assert_eq!(state.holders().count(), 10);
 }
 
-pub async fn modes_02_a_writer_excludes_readers_and_writers(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn modes_02_a_writer_excludes_readers_and_writers(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let writer = ours.rwlock("a").write().await.expect("it is free");
     let lock = theirs.rwlock("a");
     assert!(lock.try_read().await.expect("it works").is_none());
@@ -39,11 +39,11 @@ pub async fn modes_02_a_writer_excludes_readers_and_writers(bench: Bench) {
     reader.release().await.expect("it was held");
 }
 
-pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(bench: Bench) {
-    let driver = bench.driver().await;
-    let writer = bench.exclusive("a");
+pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(context: CaseContext) {
+    let driver = context.driver().await;
+    let writer = context.exclusive("a");
     let token = driver.grant(&writer).await.token;
-    let (reader, other) = (bench.shared("a"), bench.exclusive("a"));
+    let (reader, other) = (context.shared("a"), context.exclusive("a"));
     driver.queue(&reader).await;
     driver.queue(&other).await;
     for _ in 0..2 {
@@ -53,12 +53,12 @@ pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(bench: Ben
         }
     }
     driver.turn(&reader).await;
-    driver.refuse(&bench.exclusive("a")).await;
-    let line = bench.line(&driver, &writer.key).await;
+    driver.refuse(&context.exclusive("a")).await;
+    let line = context.line(&driver, &writer.key).await;
     let roles: Vec<_> = line.iter().map(|s| (s.mode, s.holds())).collect();
     let reads = (Mode::Shared, true);
     assert_eq!(roles[..2], [reads, reads]);
-    if bench.has_line() {
+    if context.has_line() {
         assert_eq!(roles[2..], [(Mode::Exclusive, false)], "the writer still waits");
     }
     let downgraded = Arc::new((*writer).clone().with_mode(Mode::Shared));
@@ -68,7 +68,7 @@ pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(bench: Ben
     let answer = driver.downgrade(&writer).await.expect("it works");
     assert!(matches!(answer, Renewal::Ended(_)), "what is gone is not downgraded");
 
-    let manager = bench.manager().await;
+    let manager = context.manager().await;
     let guard = manager.rwlock("b").write().await.expect("it is free");
     let token = guard.token().expect("it holds");
     let guard = guard.downgrade().await.expect("it works");
@@ -79,9 +79,9 @@ pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(bench: Ben
     assert!(manager.rwlock("b").try_write().await.expect("it works").is_none());
 }
 
-pub async fn modes_04_a_semaphore_never_gives_more_than_its_limit(bench: Bench) {
+pub async fn modes_04_a_semaphore_never_gives_more_than_its_limit(context: CaseContext) {
     const LIMIT: u32 = 3;
-    let managers = [bench.manager().await, bench.manager().await];
+    let managers = [context.manager().await, context.manager().await];
     let out = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
     for i in 0..9 {
@@ -109,8 +109,8 @@ pub async fn modes_04_a_semaphore_never_gives_more_than_its_limit(bench: Bench) 
     assert_eq!(semaphore.available_permits().await.expect("it works"), 0);
 }
 
-pub async fn modes_05_several_permits_are_taken_at_once(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn modes_05_several_permits_are_taken_at_once(context: CaseContext) {
+    let manager = context.manager().await;
     let semaphore = manager.semaphore("s", 5);
     let three = semaphore.acquire_many(3).await.expect("it is free");
     assert_eq!(semaphore.available_permits().await.expect("it works"), 2);
@@ -122,10 +122,12 @@ pub async fn modes_05_several_permits_are_taken_at_once(bench: Bench) {
     two.release().await.expect("it was held");
 }
 
-pub async fn modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones(bench: Bench) {
-    let driver = bench.driver().await;
-    let (first, large) = (bench.permits("s", 2, 4), bench.permits("s", 3, 4));
-    let small = bench.permits("s", 1, 4);
+pub async fn modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones(
+    context: CaseContext,
+) {
+    let driver = context.driver().await;
+    let (first, large) = (context.permits("s", 2, 4), context.permits("s", 3, 4));
+    let small = context.permits("s", 1, 4);
     driver.grant(&first).await;
     driver.queue(&large).await;
     assert_eq!(driver.queue(&small).await, 2, "one permit would be free, but it waits");
@@ -134,11 +136,11 @@ pub async fn modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones(be
     driver.turn(&small).await;
 }
 
-pub async fn modes_07_more_permits_than_the_limit_is_an_error_at_once(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn modes_07_more_permits_than_the_limit_is_an_error_at_once(context: CaseContext) {
+    let manager = context.manager().await;
     for (permits, limit) in [(4, 3), (0, 3), (1, 0), (0, 0), (u32::MAX, 3)] {
         let semaphore = manager.semaphore("s", limit);
-        let error = bench.soon("an answer", semaphore.acquire_many(permits)).await;
+        let error = context.soon("an answer", semaphore.acquire_many(permits)).await;
         let error = error.expect_err("it can never be had");
         assert!(matches!(error, Error::Config(_)), "{permits} of {limit}: {error}");
         assert!(semaphore.try_acquire_many(permits).await.is_err());
@@ -147,22 +149,23 @@ pub async fn modes_07_more_permits_than_the_limit_is_an_error_at_once(bench: Ben
     assert!(state.is_free(), "nothing was left: {state:?}");
 }
 
-pub async fn modes_08_a_permit_expires_by_itself(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn modes_08_a_permit_expires_by_itself(context: CaseContext) {
+    let driver = context.driver().await;
     let mode = Mode::Permits { permits: 2, limit: 2 };
-    let (dead, waiter) = (bench.claim_for("s", mode, bench.short()), bench.permits("s", 1, 2));
+    let (dead, waiter) =
+        (context.claim_for("s", mode, context.short()), context.permits("s", 1, 2));
     let asked = driver.clock().now();
     let grant = driver.grant(&dead).await;
     driver.queue(&waiter).await;
-    let limit = bench.after(grant.ttl);
-    bench.within(limit, "the permits expire", driver.granted(&waiter)).await.expect("its turn");
+    let limit = context.after(grant.ttl);
+    context.within(limit, "the permits expire", driver.granted(&waiter)).await.expect("its turn");
     let passed = driver.clock().now().since(asked);
-    assert!(passed >= bench.short(), "it was held for {passed:?} only");
-    driver.grant(&bench.permits("s", 1, 2)).await;
+    assert!(passed >= context.short(), "it was held for {passed:?} only");
+    driver.grant(&context.permits("s", 1, 2)).await;
 }
 
-pub async fn modes_09_ten_thousand_permits_are_counted(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn modes_09_ten_thousand_permits_are_counted(context: CaseContext) {
+    let manager = context.manager().await;
     let semaphore = manager.semaphore("s", 10_000);
     let most = semaphore.acquire_many(9_998).await.expect("it is free");
     let one = semaphore.try_acquire().await.expect("it works").expect("two are left");
@@ -182,54 +185,54 @@ pub async fn modes_09_ten_thousand_permits_are_counted(bench: Bench) {
     assert!(one.is_some(), "it is free again");
 }
 
-pub async fn modes_10_another_limit_is_refused_while_the_semaphore_is_in_use(bench: Bench) {
-    let driver = bench.driver().await;
-    let holder = bench.permits("s", 1, 2);
+pub async fn modes_10_another_limit_is_refused_while_the_semaphore_is_in_use(context: CaseContext) {
+    let driver = context.driver().await;
+    let holder = context.permits("s", 1, 2);
     driver.grant(&holder).await;
     for limit in [1, 3] {
         for patience in [Patience::Try, Patience::Wait] {
-            let other = bench.permits("s", 1, limit);
+            let other = context.permits("s", 1, limit);
             match driver.acquire(&other, patience).await {
                 Err(Error::LimitMismatch { in_use: 2, asked, .. }) => assert_eq!(asked, limit),
                 answer => panic!("a limit of {limit} beside 2, {patience:?}: {answer:?}"),
             }
         }
     }
-    let line = bench.line(&driver, &holder.key).await;
+    let line = context.line(&driver, &holder.key).await;
     assert_eq!(line.len(), 1, "nothing was left: {line:?}");
     driver.let_go(&holder).await;
-    driver.grant(&bench.permits("s", 1, 3)).await;
+    driver.grant(&context.permits("s", 1, 3)).await;
 }
 
-pub async fn modes_11_any_holder_that_leaves_wakes_the_next(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn modes_11_any_holder_that_leaves_wakes_the_next(context: CaseContext) {
+    let driver = context.driver().await;
     let two = |ttl| {
         let mode = Mode::Permits { permits: 1, limit: 2 };
-        [bench.claim("s", mode), bench.claim_for("s", mode, ttl)]
+        [context.claim("s", mode), context.claim_for("s", mode, ttl)]
     };
     // The second holder releases.
     let [first, second] = two(LONG);
-    let waiter = bench.permits("s", 1, 2);
+    let waiter = context.permits("s", 1, 2);
     driver.grant(&first).await;
     driver.grant(&second).await;
     driver.queue(&waiter).await;
     driver.let_go(&second).await;
     driver.turn(&waiter).await;
     // The second is broken.
-    let next = bench.permits("s", 1, 2);
+    let next = context.permits("s", 1, 2);
     driver.queue(&next).await;
-    let token = bench.line(&driver, &waiter.key).await[1].token;
+    let token = context.line(&driver, &waiter.key).await[1].token;
     let why = record("the case says so", true);
     let broken = driver.break_claim(&waiter.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));
     driver.turn(&next).await;
     driver.let_go(&next).await;
     // The second expires.
-    let [_, dying] = two(bench.short());
-    let last = bench.permits("s", 1, 2);
+    let [_, dying] = two(context.short());
+    let last = context.permits("s", 1, 2);
     driver.grant(&dying).await;
     driver.queue(&last).await;
-    let limit = bench.after(bench.short());
-    let granted = bench.within(limit, "the next gets it", driver.granted(&last)).await;
+    let limit = context.after(context.short());
+    let granted = context.within(limit, "the next gets it", driver.granted(&last)).await;
     granted.expect("its turn");
 }

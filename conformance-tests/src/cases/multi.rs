@@ -9,36 +9,36 @@ use lockkit_core::sync::MultiLock;
 use lockkit_core::{Error, Space};
 use tokio::task::JoinSet;
 
-use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::context::{CaseContext, MustSucceed, PATIENCE};
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Stuck;
 
-pub async fn multi_01_it_gets_all_or_none(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let driver = bench.driver().await;
+pub async fn multi_01_it_gets_all_or_none(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
+    let driver = context.driver().await;
     let held = theirs.mutex("b").lock().await.expect("it is free");
     let multi = ours.multi(["c", "b", "a", "b"]);
     assert!(multi.try_lock().await.expect("it works").is_none(), "b is taken");
     let waited = multi.try_lock_for(Duration::from_millis(300)).await;
     assert!(waited.expect("it works").is_none(), "still");
     for name in ["a", "c"] {
-        bench.free(&driver, &bench.key(name), PATIENCE).await;
+        context.free(&driver, &context.key(name), PATIENCE).await;
     }
     held.release().await.expect("it was held");
-    let all = bench.soon("all are free", multi.lock()).await.expect("it works");
+    let all = context.soon("all are free", multi.lock()).await.expect("it works");
     for name in ["a", "b", "c"] {
-        driver.refuse(&bench.exclusive(name)).await;
+        driver.refuse(&context.exclusive(name)).await;
     }
     let tokens = all.tokens().expect("all are held");
     assert_eq!(tokens.len(), 4, "one for each name, as given");
     assert_eq!(tokens[1], tokens[3], "a name given twice is one lock");
     for (name, token) in ["c", "b", "a"].into_iter().zip(tokens) {
-        let line = bench.line(&driver, &bench.key(name)).await;
+        let line = context.line(&driver, &context.key(name)).await;
         assert_eq!(line.iter().map(|s| s.token).collect::<Vec<_>>(), [token], "{name}");
     }
     all.release().await.expect("all were held");
     for name in ["a", "b", "c"] {
-        bench.free(&driver, &bench.key(name), PATIENCE).await;
+        context.free(&driver, &context.key(name), PATIENCE).await;
     }
     let none = ours.multi(Vec::<String>::new()).lock().await;
     assert!(matches!(none, Err(Error::Config(_))), "{none:?}");
@@ -46,8 +46,8 @@ pub async fn multi_01_it_gets_all_or_none(bench: Bench) {
     assert!(matches!(bad, Err(Error::InvalidName { .. })), "{bad:?}");
 }
 
-pub async fn multi_02_crossing_callers_never_deadlock(bench: Bench) {
-    let managers = [bench.manager().await, bench.manager().await];
+pub async fn multi_02_crossing_callers_never_deadlock(context: CaseContext) {
+    let managers = [context.manager().await, context.manager().await];
     let inside = Arc::new([const { AtomicBool::new(false) }; 3]);
     let mut callers = JoinSet::new();
     for (i, wanted) in [[0, 1], [1, 0], [1, 2], [2, 0]].into_iter().enumerate() {
@@ -73,57 +73,57 @@ pub async fn multi_02_crossing_callers_never_deadlock(bench: Bench) {
             }
         });
     }
-    bench.within(PATIENCE * 3, "all have their turns", callers.join_all()).await;
+    context.within(PATIENCE * 3, "all have their turns", callers.join_all()).await;
 }
 
-pub async fn multi_03_it_is_lost_when_one_is_lost(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let ttl = bench.lively() * 3;
+pub async fn multi_03_it_is_lost_when_one_is_lost(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
+    let ttl = context.lively() * 3;
     let both = ours.multi(["b", "a"]).ttl(ttl).lock().await.expect("they are free");
     let token = both.tokens().expect("both are held")[0];
     let broken = theirs.break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
-    let (name, _) = bench.soon("the loss is told", both.lost()).await;
+    let (name, _) = context.soon("the loss is told", both.lost()).await;
     assert_eq!(name.as_str(), "b");
     assert!(!both.is_valid());
     assert!(matches!(both.tokens(), Err(Error::Lost { .. })));
     let released = both.release().await;
     assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
-    let driver = bench.driver().await;
-    bench.free(&driver, &bench.key("a"), bench.after(ttl)).await;
+    let driver = context.driver().await;
+    context.free(&driver, &context.key("a"), context.after(ttl)).await;
 }
 
-pub async fn multi_04_dropped_while_it_waits_it_leaves_nothing(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let driver = bench.driver().await;
+pub async fn multi_04_dropped_while_it_waits_it_leaves_nothing(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
+    let driver = context.driver().await;
     let held = theirs.mutex("b").lock().await.expect("it is free");
     let waiting = tokio::spawn({
         let ours = ours.clone();
         async move { ours.multi(["a", "b", "c"]).lock().await }
     });
     let takes_a = || async {
-        let line = bench.line(&driver, &bench.key("a")).await;
+        let line = context.line(&driver, &context.key("a")).await;
         line.iter().any(|s| s.holds()).then_some(())
     };
-    bench.until(PATIENCE, "it holds the first", takes_a).await;
+    context.until(PATIENCE, "it holds the first", takes_a).await;
     // It may have found this one free before it found the other one taken, but does not keep it.
     let last = theirs.mutex("c");
-    let last = bench.soon("nothing is held beyond what is waited for", last.lock()).await;
+    let last = context.soon("nothing is held beyond what is waited for", last.lock()).await;
     last.expect("it works").release().await.expect("it was held");
     waiting.abort();
-    bench.free(&driver, &bench.key("a"), PATIENCE).await;
+    context.free(&driver, &context.key("a"), PATIENCE).await;
     held.release().await.expect("it was held");
-    bench.free(&driver, &bench.key("b"), PATIENCE).await;
+    context.free(&driver, &context.key("b"), PATIENCE).await;
 }
 
-pub async fn multi_05_several_managers_are_taken_in_the_order_of_their_ids(bench: Bench) {
+pub async fn multi_05_several_managers_are_taken_in_the_order_of_their_ids(context: CaseContext) {
     let with_id = async |id: &str| {
-        let driver = bench.driver().await;
-        bench.manager_with(driver, |settings| settings.id(id))
+        let driver = context.driver().await;
+        context.manager_with(driver, |settings| settings.id(id))
     };
     let (one, two) = (with_id("one").await, with_id("two").await);
-    let without = bench.manager().await;
-    for pair in [[&one, &without], [&without, &bench.manager().await]] {
+    let without = context.manager().await;
+    for pair in [[&one, &without], [&without, &context.manager().await]] {
         let refused = MultiLock::new([pair[0].mutex("a"), pair[1].mutex("b")]);
         assert!(matches!(refused, Err(Error::Config(_))), "an id is missing: {refused:?}");
     }
@@ -144,19 +144,19 @@ pub async fn multi_05_several_managers_are_taken_in_the_order_of_their_ids(bench
             }
         });
     }
-    bench.within(PATIENCE * 3, "both have their turns", callers.join_all()).await;
+    context.within(PATIENCE * 3, "both have their turns", callers.join_all()).await;
 }
 
-pub async fn multi_06_free_ones_are_asked_for_at_once_together(bench: Bench) {
+pub async fn multi_06_free_ones_are_asked_for_at_once_together(context: CaseContext) {
     let stuck = Arc::new(Stuck::default());
-    let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, stuck.clone())));
+    let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, stuck.clone())));
     let taking = tokio::spawn(async move { ours.multi(["a", "b", "c"]).lock().await });
     // Where a flight has room for them, one request asks for all.
-    let requests = if bench.capabilities().flights.steps >= 3 { 1 } else { 3 };
+    let requests = if context.capabilities().flights.steps >= 3 { 1 } else { 3 };
     let asked = async || (stuck.sent() == requests).then_some(());
-    bench.until(PATIENCE, "all are asked for", asked).await;
+    context.until(PATIENCE, "all are asked for", asked).await;
     stuck.let_through();
-    let all = bench.soon("all are free", taking).await.expect("it ran").expect("it works");
+    let all = context.soon("all are free", taking).await.expect("it ran").expect("it works");
     assert_eq!(stuck.sent(), requests, "none is asked for twice");
     all.release().await.expect("all were held");
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use lockkit_core::{Error, LockManager, Space};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 use crate::listing;
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Counting;
 
-pub async fn names_01_an_unusable_name_is_an_error_before_any_io(bench: Bench) {
+pub async fn names_01_an_unusable_name_is_an_error_before_any_io(context: CaseContext) {
     let counting = Arc::new(Counting::default());
-    let driver = Tampered::new(bench.driver().await, counting.clone());
-    let manager = bench.manager_over(Arc::new(driver));
+    let driver = Tampered::new(context.driver().await, counting.clone());
+    let manager = context.manager_over(Arc::new(driver));
     let bad = ["", "a\0b", "a\nb", "\t", "\u{7f}", "\u{85}", &"x".repeat(513), &"é".repeat(257)];
     for name in bad {
         let invalid = |error: Option<Error>| {
@@ -32,51 +32,51 @@ pub async fn names_01_an_unusable_name_is_an_error_before_any_io(bench: Bench) {
     assert_eq!(counting.calls(), 0, "the backend was asked nothing");
 }
 
-pub async fn names_02_a_name_may_have_512_bytes(bench: Bench) {
+pub async fn names_02_a_name_may_have_512_bytes(context: CaseContext) {
     let long = "n".repeat(511);
     let unicode = "é".repeat(256);
     let names = [format!("{long}a"), format!("{long}b"), long, unicode];
-    all_different(&bench, &names).await;
+    all_different(&context, &names).await;
 }
 
-pub async fn names_03_special_characters_are_just_characters(bench: Bench) {
+pub async fn names_03_special_characters_are_just_characters(context: CaseContext) {
     let names = [
         "/", "//", "a/b", "a%2Fb", "a%b", "%", "_", "{", "}", "{a}", "{}", "*", "?", "[", "]",
         "[a]", "\\", "\\\\", "'", "''", "\"", "`", ";", "$", "$1", "${x}", ".", "..", "../a", " ",
         "a b", ":", "a:b", "#", "&", "=", "@", "~", "^", "<", ">", "|", "!", ",", "-", "--", "+",
         "%s", "\u{feff}", "🔒", "null", "NULL", "0",
     ];
-    all_different(&bench, &names.map(str::to_owned)).await;
+    all_different(&context, &names.map(str::to_owned)).await;
 }
 
-pub async fn names_04_case_matters(bench: Bench) {
+pub async fn names_04_case_matters(context: CaseContext) {
     let names = ["a", "A", "straße", "STRASSE", "strasse", "ı", "I", "İ"];
-    all_different(&bench, &names.map(str::to_owned)).await;
+    all_different(&context, &names.map(str::to_owned)).await;
 }
 
-pub async fn names_05_trailing_spaces_matter(bench: Bench) {
+pub async fn names_05_trailing_spaces_matter(context: CaseContext) {
     let names = ["a", "a ", "a  ", " a", " ", "  ", "a\u{a0}"];
-    all_different(&bench, &names.map(str::to_owned)).await;
+    all_different(&context, &names.map(str::to_owned)).await;
 }
 
-pub async fn names_06_unicode_forms_are_different_names(bench: Bench) {
+pub async fn names_06_unicode_forms_are_different_names(context: CaseContext) {
     let names = ["\u{e1}", "a\u{301}", "a", "\u{fb01}", "fi", "\u{212b}", "\u{c5}", "ﾊ", "ハ"];
-    all_different(&bench, &names.map(str::to_owned)).await;
+    all_different(&context, &names.map(str::to_owned)).await;
 }
 
-pub async fn names_07_a_name_that_begins_another_does_not_meet_it(bench: Bench) {
+pub async fn names_07_a_name_that_begins_another_does_not_meet_it(context: CaseContext) {
     let names = ["a", "a/b", "a/b/c", "a/", "ab", "a:", "a-", "a\u{10ffff}"];
-    all_different(&bench, &names.map(str::to_owned)).await;
+    all_different(&context, &names.map(str::to_owned)).await;
     // Neither do two namespaces of which one begins the other.
-    let driver = bench.driver().await;
-    let prefix = bench.namespace().as_str();
-    let near = bench.manager_with(driver, |s| s.prefix(format!("{prefix}a")));
+    let driver = context.driver().await;
+    let prefix = context.namespace().as_str();
+    let near = context.manager_with(driver, |s| s.prefix(format!("{prefix}a")));
     let guard = near.mutex("a").try_lock().await.expect("it works");
     guard.expect("another namespace is another lock").release().await.expect("it was held");
 }
 
-pub async fn names_08_a_listing_finds_prefixes_literally(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn names_08_a_listing_finds_prefixes_literally(context: CaseContext) {
+    let manager = context.manager().await;
     let names = [
         "a",
         "a/b",
@@ -119,20 +119,20 @@ async fn listed(manager: &LockManager, prefix: &str) -> BTreeSet<String> {
 }
 
 /// Holds all of these at once, and finds each under its own name.
-async fn all_different(bench: &Bench, names: &[String]) {
-    let driver = bench.driver().await;
-    let claims: Vec<_> = names.iter().map(|name| bench.exclusive(name)).collect();
+async fn all_different(context: &CaseContext, names: &[String]) {
+    let driver = context.driver().await;
+    let claims: Vec<_> = names.iter().map(|name| context.exclusive(name)).collect();
     for claim in &claims {
         let answer = driver.acquire(claim, lockkit_core::driver::Patience::Try).await;
         let granted = matches!(answer, Ok(a) if matches!(a.result, lockkit_core::driver::Acquisition::Granted(_)));
         assert!(granted, "{:?} is a lock of its own: {answer:?}", claim.key.name);
     }
     for claim in &claims {
-        let state = bench.state(&driver, &claim.key).await;
+        let state = context.state(&driver, &claim.key).await;
         assert_eq!(state.name(), &claim.key.name);
         assert_eq!(state.line.len(), 1, "{:?} is held once", claim.key.name);
     }
-    let all = listing::whole(&driver, bench.namespace(), None, "", 7).await;
+    let all = listing::whole(&driver, context.namespace(), None, "", 7).await;
     let found: BTreeSet<_> =
         all.expect("it can be listed").iter().map(|s| s.name().as_str().to_owned()).collect();
     let expected: BTreeSet<_> = names.iter().cloned().collect();
@@ -140,6 +140,6 @@ async fn all_different(bench: &Bench, names: &[String]) {
     for claim in &claims {
         driver.let_go(claim).await;
         let name = &claim.key.name;
-        assert!(bench.line(&driver, &claim.key).await.is_empty(), "{name:?} was released");
+        assert!(context.line(&driver, &claim.key).await.is_empty(), "{name:?} was released");
     }
 }

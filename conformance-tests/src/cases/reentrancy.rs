@@ -5,14 +5,14 @@ use std::sync::Arc;
 use lockkit_core::driver::{BreakMode, Released};
 use lockkit_core::{Error, Space, Ticket};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Counting;
 
-pub async fn reentrancy_01_an_owner_re_enters_without_a_round_trip(bench: Bench) {
+pub async fn reentrancy_01_an_owner_re_enters_without_a_round_trip(context: CaseContext) {
     let counting = Arc::new(Counting::default());
-    let driver = Tampered::new(bench.driver().await, counting.clone());
-    let manager = bench.manager_over(Arc::new(driver));
+    let driver = Tampered::new(context.driver().await, counting.clone());
+    let manager = context.manager_over(Arc::new(driver));
     let owner = manager.reentrant("job");
     let outer = owner.mutex("a").lock().await.expect("it is free");
     let before = counting.calls();
@@ -30,24 +30,24 @@ pub async fn reentrancy_01_an_owner_re_enters_without_a_round_trip(bench: Bench)
     assert!(outer.is_valid());
 }
 
-pub async fn reentrancy_02_it_is_held_until_the_last_guard_goes(bench: Bench) {
-    let manager = bench.manager().await;
-    let driver = bench.driver().await;
+pub async fn reentrancy_02_it_is_held_until_the_last_guard_goes(context: CaseContext) {
+    let manager = context.manager().await;
+    let driver = context.driver().await;
     let owner = manager.reentrant("job");
     let outer = owner.mutex("a").lock().await.expect("it is free");
     let middle = owner.mutex("a").lock().await.expect("it re-enters");
     let inner = owner.mutex("a").lock().await.expect("it re-enters");
     outer.release().await.expect("it was held");
-    driver.refuse(&bench.exclusive("a")).await;
+    driver.refuse(&context.exclusive("a")).await;
     drop(inner);
-    driver.refuse(&bench.exclusive("a")).await;
+    driver.refuse(&context.exclusive("a")).await;
     assert!(middle.is_valid());
     middle.release().await.expect("it was held");
-    driver.grant(&bench.exclusive("a")).await;
+    driver.grant(&context.exclusive("a")).await;
 }
 
-pub async fn reentrancy_03_other_owners_stay_out(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn reentrancy_03_other_owners_stay_out(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let _held = ours.reentrant("job").mutex("a").lock().await.expect("it is free");
     let other = ours.reentrant("another job").mutex("a").try_lock().await;
     assert!(other.expect("it works").is_none(), "another owner");
@@ -57,8 +57,8 @@ pub async fn reentrancy_03_other_owners_stay_out(bench: Bench) {
     assert!(other.expect("it works").is_some(), "another lock");
 }
 
-pub async fn reentrancy_04_plain_handles_do_not_re_enter(bench: Bench) {
-    let manager = bench.manager().await;
+pub async fn reentrancy_04_plain_handles_do_not_re_enter(context: CaseContext) {
+    let manager = context.manager().await;
     let mutex = manager.mutex("a");
     let guard = mutex.lock().await.expect("it is free");
     assert!(mutex.try_lock().await.expect("it works").is_none(), "the same handle");
@@ -68,34 +68,34 @@ pub async fn reentrancy_04_plain_handles_do_not_re_enter(bench: Bench) {
     guard.release().await.expect("it was held");
 }
 
-pub async fn reentrancy_05_what_cannot_be_re_entered_is_an_error(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn reentrancy_05_what_cannot_be_re_entered_is_an_error(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let owner = ours.reentrant("job");
     let reading = owner.rwlock("a").read().await.expect("it is free");
-    let writing = bench.soon("an answer", owner.rwlock("a").write()).await;
+    let writing = context.soon("an answer", owner.rwlock("a").write()).await;
     assert!(matches!(writing, Err(Error::WouldDeadlock { .. })), "{writing:?}");
     drop(owner.rwlock("a").read().await.expect("reading again is fine"));
     reading.release().await.expect("it was held");
 
     let writing = owner.rwlock("b").write().await.expect("it is free");
-    let reading = bench.soon("an answer", owner.rwlock("b").read()).await;
+    let reading = context.soon("an answer", owner.rwlock("b").read()).await;
     drop(reading.expect("who writes may read"));
     writing.release().await.expect("it was held");
 
-    let held = owner.mutex("c").ttl(bench.lively()).lock().await.expect("it is free");
+    let held = owner.mutex("c").ttl(context.lively()).lock().await.expect("it is free");
     let token = held.token().expect("it holds");
     let broken = theirs.break_lock(Space::Lock, "c", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
-    bench.soon("the owner is told", held.lost()).await;
+    context.soon("the owner is told", held.lost()).await;
     let again = owner.mutex("c").lock().await;
     assert!(matches!(again, Err(Error::Lost { .. })), "what was lost is not entered: {again:?}");
     drop(held);
-    let anew = bench.soon("an answer", owner.mutex("c").lock()).await;
+    let anew = context.soon("an answer", owner.mutex("c").lock()).await;
     drop(anew.expect("once it has let go, it can lock anew"));
 }
 
-pub async fn reentrancy_06_a_detached_claim_is_resumed_from_its_ticket(bench: Bench) {
-    let first = bench.manager().await;
+pub async fn reentrancy_06_a_detached_claim_is_resumed_from_its_ticket(context: CaseContext) {
+    let first = context.manager().await;
     let guard = first.mutex("a").detached().lock().await.expect("it is free");
     let token = guard.token().expect("it holds");
     let ticket = guard.detach().expect("it was made for this");
@@ -105,9 +105,9 @@ pub async fn reentrancy_06_a_detached_claim_is_resumed_from_its_ticket(bench: Be
     assert!(!hidden.contains(&word), "Debug hides what releases");
     first.shutdown().await;
 
-    let driver = bench.driver().await;
-    driver.refuse(&bench.exclusive("a")).await;
-    let second = bench.manager().await;
+    let driver = context.driver().await;
+    driver.refuse(&context.exclusive("a")).await;
+    let second = context.manager().await;
     let ticket: Ticket = word.parse().expect("it is read back");
     let guard = second.resume(&ticket).await.expect("it is still held");
     assert_eq!(guard.token().expect("it holds"), token, "the same claim, the same token");
@@ -115,9 +115,9 @@ pub async fn reentrancy_06_a_detached_claim_is_resumed_from_its_ticket(bench: Be
     assert_eq!(second.release_ticket(&ticket).await.expect("it works"), Released::Removed);
     let gone = second.resume(&ticket).await;
     assert!(matches!(gone, Err(Error::Lost { .. })), "{gone:?}");
-    driver.grant(&bench.exclusive("a")).await;
+    driver.grant(&context.exclusive("a")).await;
 
     let plain = second.mutex("b").lock().await.expect("it is free");
     assert!(plain.detach().is_err(), "only what was made with .detached()");
-    bench.free(&driver, &bench.key("b"), crate::bench::PATIENCE).await;
+    context.free(&driver, &context.key("b"), crate::context::PATIENCE).await;
 }

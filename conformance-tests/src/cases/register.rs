@@ -10,13 +10,13 @@ use lockkit_core::state::RegisterState;
 use lockkit_core::{Error, Space};
 
 use super::stored::{Register, two_tokens, write, write_with};
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 use crate::faulty::{Fault, Faulty, Place};
 use crate::listing;
 use crate::wrap::Tampered;
 
-pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
+pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
     assert_eq!(register.load().await, None, "absent");
     let every_byte: Vec<u8> = (0..=255).collect();
     let large = (0..MAX_REGISTER_BYTES).map(|i| (i * 31 % 251) as u8).collect();
@@ -30,9 +30,9 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
         assert_eq!(entry.version, version);
         last = Some(version);
     }
-    let elsewhere = Register::new(&bench, "r").await;
+    let elsewhere = Register::new(&context, "r").await;
     assert_eq!(elsewhere.load().await, register.load().await, "others see it");
-    let other = Register::new(&bench, "R").await;
+    let other = Register::new(&context, "R").await;
     assert_eq!(other.load().await, None, "another name");
 
     let deletion = Write::of(None);
@@ -41,24 +41,24 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
     assert_eq!(register.load().await, None, "deleted");
     let version = register.must_store(write(b"again")).await;
     assert!(Some(version) > last, "versions grow across deletion");
-    ends_by_its_ttl(&bench).await;
+    ends_by_its_ttl(&context).await;
 }
 
-async fn ends_by_its_ttl(bench: &Bench) {
-    let register = Register::new(bench, "short").await;
+async fn ends_by_its_ttl(context: &CaseContext) {
+    let register = Register::new(context, "short").await;
     let mut store = write(b"for a while");
-    store.ttl = Some(bench.short());
+    store.ttl = Some(context.short());
     let clock = register.driver.clock();
     let asked = clock.now();
     register.must_store(store).await;
     let gone = || async { register.load().await.is_none().then_some(()) };
-    bench.until(bench.after(bench.short()), "the value ends", gone).await;
+    context.until(context.after(context.short()), "the value ends", gone).await;
     let passed = clock.now().since(asked);
-    assert!(passed >= bench.short(), "it stayed {passed:?} only");
+    assert!(passed >= context.short(), "it stayed {passed:?} only");
 }
 
-pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
+pub async fn register_02_of_16_racing_writers_one_wins(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
     let mut version = None;
     for round in 0..4 {
         let expect = version.map_or(Precondition::Absent, Precondition::Version);
@@ -66,14 +66,14 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
         for i in 0..16 {
             let register = match i % 2 {
                 0 => register.clone(),
-                _ => Register::new(&bench, "r").await,
+                _ => Register::new(&context, "r").await,
             };
             let mut store = write(format!("{round}/{i}").as_bytes());
             store.expect = expect;
             writers.spawn(async move { (store.value.clone(), register.store(store).await) });
         }
         let mut winners = Vec::new();
-        for (value, outcome) in bench.soon("all are answered", writers.join_all()).await {
+        for (value, outcome) in context.soon("all are answered", writers.join_all()).await {
             match outcome {
                 WriteResult::Stored(version) => winners.push((value, version)),
                 WriteResult::Conflict => {}
@@ -90,9 +90,9 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
     assert_eq!(register.store(store).await, WriteResult::Conflict, "it is not absent");
 }
 
-pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
-    let (old, new) = two_tokens(&bench).await;
+pub async fn register_03_a_store_with_an_older_token_is_refused(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
+    let (old, new) = two_tokens(&context).await;
     register.must_store(write_with(b"old", old)).await;
     register.must_store(write_with(b"new", new)).await;
     let stale = WriteResult::Stale { highest: new };
@@ -109,9 +109,9 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     assert_eq!(register.store(both).await, stale);
 }
 
-pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
-    let (old, new) = two_tokens(&bench).await;
+pub async fn register_04_tokens_are_remembered_across_overwriting(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
+    let (old, new) = two_tokens(&context).await;
     let stale = WriteResult::Stale { highest: new };
     register.must_store(write_with(b"fenced", new)).await;
     register.must_store(write(b"by hand")).await;
@@ -122,19 +122,19 @@ pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) 
     let deleted = register.delete(deletion).await;
     assert!(matches!(deleted, WriteResult::Stored(_)), "{deleted:?}");
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
-    let elsewhere = Register::new(&bench, "r").await;
+    let elsewhere = Register::new(&context, "r").await;
     assert_eq!(elsewhere.store(write_with(b"late", old)).await, stale, "on another connection");
     let mut brief = write_with(b"brief", new);
-    brief.ttl = Some(bench.short());
+    brief.ttl = Some(context.short());
     register.must_store(brief).await;
     let gone = || async { register.load().await.is_none().then_some(()) };
-    bench.until(bench.after(bench.short()), "the value ends", gone).await;
+    context.until(context.after(context.short()), "the value ends", gone).await;
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after the value's end");
 }
 
-pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
-    let elsewhere = Register::new(&bench, "r").await;
+pub async fn register_05_changed_wakes_on_a_store_and_misses_none(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
+    let elsewhere = Register::new(&context, "r").await;
     let mut seen = None;
     for i in 0..5 {
         let waiting = tokio::spawn({
@@ -143,10 +143,10 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
         });
         tokio::task::yield_now().await;
         let version = elsewhere.must_store(write(format!("{i}").as_bytes())).await;
-        let entry = bench.soon("the change is told", waiting).await.expect("no panic");
+        let entry = context.soon("the change is told", waiting).await.expect("no panic");
         assert_eq!(entry.map(|e| e.version), Some(version));
         // One that came before it asked.
-        let entry = bench.soon("a past change is told", register.changed(seen)).await;
+        let entry = context.soon("a past change is told", register.changed(seen)).await;
         assert_eq!(entry.map(|e| e.version), Some(version));
         seen = Some(version);
     }
@@ -155,14 +155,14 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
     assert!(nothing.is_err(), "nothing changed: {nothing:?}");
     let deletion = Write::of(None);
     let (told, _) = tokio::join!(
-        bench.soon("the deletion is told", register.changed(seen)),
+        context.soon("the deletion is told", register.changed(seen)),
         elsewhere.registers().write(&elsewhere.at, &deletion)
     );
     assert_eq!(told, None);
 }
 
-pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
-    let register = Register::new(&bench, "r").await;
+pub async fn register_06_a_lost_answer_is_told_from_a_conflict(context: CaseContext) {
+    let register = Register::new(&context, "r").await;
     let mut store = write(b"mine");
     store.expect = Precondition::Absent;
     let version = register.must_store(store.clone()).await;
@@ -182,14 +182,14 @@ pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     assert_eq!(register.store(store).await, WriteResult::Conflict, "overwritten since");
 }
 
-pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn register_07_a_stale_holder_cannot_store(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let stalled = ours.mutex("lock").lock().await.expect("it is free");
     ours.register("state").store_with(&stalled, "first").await.expect("it is held");
     let token = stalled.token().expect("it holds");
     let broken = theirs.break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was such a holder");
-    let successor = bench.soon("the successor's turn", theirs.mutex("lock").lock()).await;
+    let successor = context.soon("the successor's turn", theirs.mutex("lock").lock()).await;
     let successor = successor.expect("it is free");
     let state = theirs.register("state");
     assert_eq!(state.load().await.expect("it works").expect("there is one").value, b"first");
@@ -210,12 +210,12 @@ pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
     assert!(matches!(shared, Err(Error::Config(_))), "readers do not fence: {shared:?}");
 }
 
-pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(bench: Bench) {
-    let theirs = bench.manager().await;
+pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(context: CaseContext) {
+    let theirs = context.manager().await;
     for place in [Place::Before, Place::Polls(1), Place::Polls(2), Place::After] {
         let faulty = Arc::new(Faulty::at(Fault { call: 1, place }));
         let ours =
-            bench.manager_over(Arc::new(Tampered::new(bench.driver().await, faulty.clone())));
+            context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty.clone())));
         let name = format!("{place:?}");
         let register = ours.register(&name);
         assert_eq!(register.load().await.expect("it works"), None);
@@ -228,10 +228,10 @@ pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(bench: Bench
     }
 }
 
-pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn register_09_a_watcher_sees_what_came_last(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let mut values = Box::pin(ours.register("watched").watch());
-    let first = bench.soon("the value now", values.next()).await.expect("it goes on");
+    let first = context.soon("the value now", values.next()).await.expect("it goes on");
     assert_eq!(first.expect("it works"), None);
     let watched = theirs.register("watched");
     let writing = async {
@@ -251,14 +251,14 @@ pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
         seen
     };
     let (last, seen) =
-        bench.soon("the last value", async { tokio::join!(writing, watching) }).await;
+        context.soon("the last value", async { tokio::join!(writing, watching) }).await;
     assert!(seen.is_sorted(), "in order: {seen:?}");
     assert_eq!(seen.last().map(|(_, version)| *version), last);
 }
 
-pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Bench) {
+pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(context: CaseContext) {
     let again = |store: &Write| Write { repeated: true, ..store.clone() };
-    let register = Register::new(&bench, "deleted").await;
+    let register = Register::new(&context, "deleted").await;
     let mut mine = write(b"mine");
     mine.expect = Precondition::Absent;
     // Its answer was lost, and so was the deletion's that somebody else made since.
@@ -268,8 +268,8 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Be
     assert_eq!(register.store(again(&mine)).await, WriteResult::Conflict);
     assert_eq!(register.load().await, None, "what was deleted stays so");
 
-    let register = Register::new(&bench, "fenced").await;
-    let (old, new) = two_tokens(&bench).await;
+    let register = Register::new(&context, "fenced").await;
+    let (old, new) = two_tokens(&context).await;
     let mine = write_with(b"mine", old);
     register.must_store(mine.clone()).await;
     register.must_store(write_with(b"later", old)).await;
@@ -281,43 +281,43 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Be
     let mut compared = again(&write_with(b"compared", new));
     compared.expect = Precondition::Version(version);
     register.must_store(compared).await;
-    let register = Register::new(&bench, "untouched").await;
+    let register = Register::new(&context, "untouched").await;
     let mut first = again(&write(b"first"));
     first.expect = Precondition::Absent;
     register.must_store(first).await;
     register.must_store(again(&write(b"whatever was there"))).await;
 }
 
-pub async fn register_11_registers_with_a_value_are_listed_in_pages(bench: Bench) {
-    let driver = bench.driver().await;
+pub async fn register_11_registers_with_a_value_are_listed_in_pages(context: CaseContext) {
+    let driver = context.driver().await;
     let odd = ["%", "*", "_", "a b", "a/b", "a%2Fb", "é", "lockkit.latch/x"];
     let plain = (0..23).map(|i| format!("n{i:02}"));
     let names: BTreeSet<String> = plain.chain(odd.map(str::to_owned)).collect();
-    let (_, token) = two_tokens(&bench).await;
+    let (_, token) = two_tokens(&context).await;
     let mut stored = BTreeMap::new();
     for (length, name) in names.iter().enumerate() {
         let value = vec![b'x'; length * 100];
         let store = if length % 2 == 0 { write(&value) } else { write_with(&value, token) };
         let fence = store.token;
-        let version = Register::new(&bench, name).await.must_store(store).await;
+        let version = Register::new(&context, name).await.must_store(store).await;
         stored.insert(name.clone(), (version, fence, value.len()));
     }
     // Neither of these has a value, and one with a token is remembered for good.
-    let gone = Register::new(&bench, "n-deleted").await;
+    let gone = Register::new(&context, "n-deleted").await;
     gone.must_store(write_with(b"x", token)).await;
     let deletion = Write { token: Some(token), ..Write::of(None) };
     gone.delete(deletion).await;
-    let over = Register::new(&bench, "n-over").await;
+    let over = Register::new(&context, "n-over").await;
     let mut brief = write(b"x");
-    brief.ttl = Some(bench.short());
+    brief.ttl = Some(context.short());
     over.must_store(brief).await;
     let ended = || async { over.load().await.is_none().then_some(()) };
-    bench.until(bench.after(bench.short()), "the value ends", ended).await;
+    context.until(context.after(context.short()), "the value ends", ended).await;
     // A lock is no register.
-    driver.grant(&bench.exclusive("n-lock")).await;
+    driver.grant(&context.exclusive("n-lock")).await;
 
     let list = async |prefix: &str, limit: usize| {
-        let listed = listing::registers(&driver, bench.namespace(), prefix, limit).await;
+        let listed = listing::registers(&driver, context.namespace(), prefix, limit).await;
         let listed = listed.expect("they can be listed");
         let many = listed.len();
         let shown = listed.into_iter().map(|it| {
@@ -336,7 +336,7 @@ pub async fn register_11_registers_with_a_value_are_listed_in_pages(bench: Bench
         some.retain(|name, _| name.starts_with(prefix));
         assert_eq!(list(prefix, 4).await, some, "those that begin with {prefix:?}, literally");
     }
-    let manager = bench.manager().await;
+    let manager = context.manager().await;
     let all: Vec<_> = manager.registers("").try_collect().await.expect("they can be listed");
     assert_eq!(all.len(), stored.len() - 1, "those of lockkit's own are not a user's");
 }

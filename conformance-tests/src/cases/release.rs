@@ -5,64 +5,64 @@ use std::time::Duration;
 use lockkit_core::driver::{ClaimEnd, Patience, Released, Renewal};
 use lockkit_core::{Error, LossReason, Mode, Settings};
 
-use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::context::{CaseContext, MustSucceed, PATIENCE};
 
-pub async fn release_01_releasing_twice_is_harmless(bench: Bench) {
-    let driver = bench.driver().await;
-    let claim = bench.exclusive("a");
+pub async fn release_01_releasing_twice_is_harmless(context: CaseContext) {
+    let driver = context.driver().await;
+    let claim = context.exclusive("a");
     driver.grant(&claim).await;
     assert_eq!(driver.let_go(&claim).await, Released::Removed);
     for _ in 0..3 {
         assert_eq!(driver.let_go(&claim).await, Released::NoSuchLock);
     }
-    let next = bench.exclusive("a");
+    let next = context.exclusive("a");
     driver.grant(&next).await;
     for _ in 0..3 {
         assert_eq!(driver.let_go(&claim).await, Released::NotFound);
     }
     driver.holds(&next).await;
-    let waiting = bench.exclusive("a");
+    let waiting = context.exclusive("a");
     driver.queue(&waiting).await;
     assert_eq!(driver.let_go(&waiting).await, Released::Removed);
     assert_eq!(driver.let_go(&waiting).await, Released::NotFound);
     driver.holds(&next).await;
 }
 
-pub async fn release_02_releasing_an_ended_claim_says_so(bench: Bench) {
-    let driver = bench.driver().await;
-    let claim = bench.claim_for("a", Mode::Exclusive, bench.short());
+pub async fn release_02_releasing_an_ended_claim_says_so(context: CaseContext) {
+    let driver = context.driver().await;
+    let claim = context.claim_for("a", Mode::Exclusive, context.short());
     driver.grant(&claim).await;
-    bench.free(&driver, &claim.key, bench.after(bench.short())).await;
+    context.free(&driver, &claim.key, context.after(context.short())).await;
     assert_eq!(driver.let_go(&claim).await, Released::NoSuchLock);
 
-    let manager = bench.manager().await;
-    let guard = manager.mutex("b").ttl(bench.short()).auto_renew(false).lock().await;
+    let manager = context.manager().await;
+    let guard = manager.mutex("b").ttl(context.short()).auto_renew(false).lock().await;
     let guard = guard.expect("it is free");
-    bench.within(bench.after(bench.short()), "it expires", guard.lost()).await;
+    context.within(context.after(context.short()), "it expires", guard.lost()).await;
     let error = guard.release().await.expect_err("it was not held to the end");
     assert_eq!(error.loss(), Some(&LossReason::Expired), "{error}");
 }
 
-pub async fn release_03_an_old_guard_never_frees_its_successor(bench: Bench) {
-    let driver = bench.driver().await;
-    let old = bench.claim_for("a", Mode::Exclusive, bench.short());
+pub async fn release_03_an_old_guard_never_frees_its_successor(context: CaseContext) {
+    let driver = context.driver().await;
+    let old = context.claim_for("a", Mode::Exclusive, context.short());
     driver.grant(&old).await;
-    bench.free(&driver, &old.key, bench.after(bench.short())).await;
-    let successor = bench.exclusive("a");
+    context.free(&driver, &old.key, context.after(context.short())).await;
+    let successor = context.exclusive("a");
     driver.grant(&successor).await;
     assert_eq!(driver.let_go(&old).await, Released::NotFound);
     driver.holds(&successor).await;
-    bench.driver().await.refuse(&bench.exclusive("a")).await;
+    context.driver().await.refuse(&context.exclusive("a")).await;
 
-    let manager = bench.manager().await;
-    let guard = manager.mutex("b").ttl(bench.short()).auto_renew(false).lock().await;
+    let manager = context.manager().await;
+    let guard = manager.mutex("b").ttl(context.short()).auto_renew(false).lock().await;
     let guard = guard.expect("it is free");
-    let successor = bench.exclusive("b");
-    let limit = bench.after(bench.short());
+    let successor = context.exclusive("b");
+    let limit = context.after(context.short());
     if let lockkit_core::driver::Acquisition::Queued { .. } =
         driver.acquire(&successor, Patience::Wait).await.expect("it works").result
     {
-        let granted = bench.within(limit, "its turn comes", driver.granted(&successor)).await;
+        let granted = context.within(limit, "its turn comes", driver.granted(&successor)).await;
         granted.expect("its turn");
     }
     let released = guard.release().await;
@@ -71,57 +71,57 @@ pub async fn release_03_an_old_guard_never_frees_its_successor(bench: Bench) {
     driver.holds(&successor).await;
 }
 
-pub async fn release_04_nobody_releases_or_renews_without_the_id(bench: Bench) {
-    let (ours, theirs) = (bench.driver().await, bench.driver().await);
-    let (holder, waiter) = (bench.exclusive("a"), bench.exclusive("a"));
+pub async fn release_04_nobody_releases_or_renews_without_the_id(context: CaseContext) {
+    let (ours, theirs) = (context.driver().await, context.driver().await);
+    let (holder, waiter) = (context.exclusive("a"), context.exclusive("a"));
     ours.grant(&holder).await;
     ours.queue(&waiter).await;
-    let stranger = bench.exclusive("a");
+    let stranger = context.exclusive("a");
     assert_eq!(theirs.let_go(&stranger).await, Released::NotFound, "it is another's");
     let answer = theirs.renew_one(&stranger).await;
     assert_eq!(answer, Renewal::Ended(ClaimEnd::NotFound));
     let answer = theirs.downgrade(&stranger).await.expect("it works");
     assert!(matches!(answer, Renewal::Ended(_)), "{answer:?}");
-    let line = bench.line(&ours, &holder.key).await;
+    let line = context.line(&ours, &holder.key).await;
     let roles: Vec<_> = line.iter().map(|s| (s.mode, s.holds())).collect();
     assert_eq!(roles[..1], [(Mode::Exclusive, true)]);
-    if bench.has_line() {
+    if context.has_line() {
         assert_eq!(roles[1..], [(Mode::Exclusive, false)]);
     }
-    let nothing = bench.exclusive("nobody");
+    let nothing = context.exclusive("nobody");
     assert_eq!(theirs.let_go(&nothing).await, Released::NoSuchLock, "there is no such lock");
     // What is shown of a claim does not contain what releases it.
-    let shown = format!("{:?}", bench.state(&theirs, &holder.key).await);
+    let shown = format!("{:?}", context.state(&theirs, &holder.key).await);
     assert!(!shown.contains(&holder.id.to_hex()), "the id is secret");
 }
 
-pub async fn release_05_a_release_meets_a_renewal_in_flight(bench: Bench) {
-    let (ours, theirs) = (bench.driver().await, bench.driver().await);
+pub async fn release_05_a_release_meets_a_renewal_in_flight(context: CaseContext) {
+    let (ours, theirs) = (context.driver().await, context.driver().await);
     for _ in 0..25 {
-        let claim = bench.exclusive("a");
+        let claim = context.exclusive("a");
         ours.grant(&claim).await;
         let (released, _) = tokio::join!(ours.let_go(&claim), theirs.renew_one(&claim));
         assert_eq!(released, Released::Removed);
         let answer = theirs.renew_one(&claim).await;
         assert!(matches!(answer, Renewal::Ended(_)), "released, then renewed: {answer:?}");
-        assert!(bench.line(&ours, &claim.key).await.is_empty(), "nothing is left");
+        assert!(context.line(&ours, &claim.key).await.is_empty(), "nothing is left");
     }
 }
 
-pub async fn release_06_dropping_a_guard_releases_soon(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn release_06_dropping_a_guard_releases_soon(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     for _ in 0..3 {
         let guard = ours.mutex("a").lock().await.expect("it is free");
         drop(guard);
         // Its lease would last far longer than anybody is ready to wait here.
-        let next = bench.soon("the next gets it", theirs.mutex("a").lock()).await;
+        let next = context.soon("the next gets it", theirs.mutex("a").lock()).await;
         next.expect("its turn").release().await.expect("it was held");
     }
 }
 
-pub async fn release_07_a_guard_dropped_outside_a_runtime_does_not_leak(bench: Bench) {
-    let ttl = bench.short() * 2;
-    let inner = bench.clone();
+pub async fn release_07_a_guard_dropped_outside_a_runtime_does_not_leak(context: CaseContext) {
+    let ttl = context.short() * 2;
+    let inner = context.clone();
     let outside = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -150,14 +150,14 @@ pub async fn release_07_a_guard_dropped_outside_a_runtime_does_not_leak(bench: B
     });
     let ended = tokio::task::spawn_blocking(move || outside.join()).await;
     ended.expect("it was waited for").expect("dropping guards anywhere does not panic");
-    let driver = bench.driver().await;
+    let driver = context.driver().await;
     for name in ["a", "b", "c"] {
-        bench.free(&driver, &bench.key(name), bench.after(ttl)).await;
+        context.free(&driver, &context.key(name), context.after(ttl)).await;
     }
 }
 
-pub async fn release_08_shutdown_releases_everything_and_waits(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn release_08_shutdown_releases_everything_and_waits(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let mut guards = Vec::new();
     for i in 0..10 {
         guards.push(ours.mutex(format!("n{i}")).lock().await.expect("it is free"));
@@ -168,9 +168,9 @@ pub async fn release_08_shutdown_releases_everything_and_waits(bench: Bench) {
         let mutex = ours.mutex("held");
         async move { mutex.lock().await }
     });
-    let driver = bench.driver().await;
-    bench.waiters(&driver, &bench.key("held"), 1).await;
-    bench.soon("the manager shuts down", ours.shutdown()).await;
+    let driver = context.driver().await;
+    context.waiters(&driver, &context.key("held"), 1).await;
+    context.soon("the manager shuts down", ours.shutdown()).await;
     for i in 0..10 {
         let guard = theirs.mutex(format!("n{i}")).try_lock().await.expect("it works");
         assert!(guard.is_some(), "n{i} was released before shutdown() returned");
@@ -184,5 +184,5 @@ pub async fn release_08_shutdown_releases_everything_and_waits(bench: Bench) {
     let late = ours.inspect(lockkit_core::Space::Lock, "late").await;
     assert!(matches!(late, Err(Error::Closed)), "{late:?}");
     held.release().await.expect("others are not touched");
-    bench.free(&driver, &bench.key("held"), PATIENCE).await;
+    context.free(&driver, &context.key("held"), PATIENCE).await;
 }

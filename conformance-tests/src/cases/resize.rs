@@ -9,12 +9,12 @@ use lockkit_core::{Error, Key, Space};
 use tokio::task::JoinSet;
 
 use super::contention::finish;
-use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::context::{CaseContext, MustSucceed, PATIENCE};
 use crate::faulty::{Fault, Faulty, Place};
 use crate::wrap::Tampered;
 
-fn pool(bench: &Bench) -> Key {
-    bench.key_in(Space::Semaphore, "pool")
+fn pool(context: &CaseContext) -> Key {
+    context.key_in(Space::Semaphore, "pool")
 }
 
 async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
@@ -23,19 +23,19 @@ async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
 }
 
 /// Limit and roles of those in line, as they are shown.
-async fn shown(bench: &Bench, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
-    let state = bench.state(driver, &pool(bench)).await;
+async fn shown(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
+    let state = context.state(driver, &pool(context)).await;
     let limits = state.line.iter().map(|s| s.mode.limit());
     assert!(limits.clone().all(|limit| limit == state.limit()), "one limit: {state:?}");
     (state.limit(), state.line.iter().map(|s| s.holds()).collect())
 }
 
-pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(bench: Bench) {
-    let (driver, other) = (bench.driver().await, bench.driver().await);
-    resize(&driver, &pool(&bench), 1).await;
-    let holder = bench.permits("pool", 1, 1);
+pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(context: CaseContext) {
+    let (driver, other) = (context.driver().await, context.driver().await);
+    resize(&driver, &pool(&context), 1).await;
+    let holder = context.permits("pool", 1, 1);
     driver.grant(&holder).await;
-    let waiters = [(); 4].map(|()| bench.permits("pool", 1, 1));
+    let waiters = [(); 4].map(|()| context.permits("pool", 1, 1));
     let mut turns = JoinSet::new();
     for waiter in &waiters {
         driver.queue(waiter).await;
@@ -43,57 +43,61 @@ pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(bench: Bench
         turns.spawn(async move { driver.granted(&waiter).await.expect("its turn").token });
     }
     // Nobody renews, nobody leaves: what they hear they hear from the raise.
-    resize(&other, &pool(&bench), 3).await;
+    resize(&other, &pool(&context), 3).await;
     for _ in 0..2 {
-        bench.soon("there is room", turns.join_next()).await.expect("two wait").expect("no panic");
+        context
+            .soon("there is room", turns.join_next())
+            .await
+            .expect("two wait")
+            .expect("no panic");
     }
-    let roles = shown(&bench, &driver).await;
+    let roles = shown(&context, &driver).await;
     assert_eq!(roles, (Some(3), vec![true, true, true, false, false]));
     for waiter in &waiters[..2] {
         driver.holds(waiter).await;
     }
-    resize(&other, &pool(&bench), 10).await;
-    let rest = bench.soon("room for all", turns.join_all()).await;
+    resize(&other, &pool(&context), 10).await;
+    let rest = context.soon("room for all", turns.join_all()).await;
     assert_eq!(rest.len(), 2);
-    driver.grant(&bench.permits("pool", 5, 10)).await;
-    driver.refuse(&bench.permits("pool", 1, 10)).await;
+    driver.grant(&context.permits("pool", 5, 10)).await;
+    driver.refuse(&context.permits("pool", 1, 10)).await;
 }
 
 pub async fn resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room(
-    bench: Bench,
+    context: CaseContext,
 ) {
-    let (driver, other) = (bench.driver().await, bench.driver().await);
-    resize(&driver, &pool(&bench), 4).await;
-    let holders = [(); 4].map(|()| bench.permits("pool", 1, 4));
+    let (driver, other) = (context.driver().await, context.driver().await);
+    resize(&driver, &pool(&context), 4).await;
+    let holders = [(); 4].map(|()| context.permits("pool", 1, 4));
     for holder in &holders {
         driver.grant(holder).await;
     }
-    let waiter = bench.permits("pool", 1, 4);
+    let waiter = context.permits("pool", 1, 4);
     driver.queue(&waiter).await;
-    resize(&other, &pool(&bench), 2).await;
+    resize(&other, &pool(&context), 2).await;
     for holder in &holders {
         driver.holds(holder).await;
     }
-    let newcomer = bench.permits("pool", 1, 2);
+    let newcomer = context.permits("pool", 1, 2);
     assert_eq!(driver.queue(&newcomer).await, 5);
     // Two leave: as many are out as the limit says, and none is free.
     for (gone, holder) in holders[..2].iter().enumerate() {
         driver.let_go(holder).await;
-        let (limit, roles) = shown(&bench, &driver).await;
+        let (limit, roles) = shown(&context, &driver).await;
         assert_eq!(limit, Some(2));
         assert_eq!(roles, [vec![true; 3 - gone], vec![false; 2]].concat(), "after {}", gone + 1);
-        driver.refuse(&bench.permits("pool", 1, 2)).await;
+        driver.refuse(&context.permits("pool", 1, 2)).await;
     }
     driver.let_go(&holders[2]).await;
     driver.turn(&waiter).await;
     driver.let_go(&holders[3]).await;
     driver.turn(&newcomer).await;
-    let roles = shown(&bench, &driver).await;
+    let roles = shown(&context, &driver).await;
     assert_eq!(roles, (Some(2), vec![true; 2]));
 }
 
-pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let pool = ours.semaphore("pool", 2).resizable();
     let out = pool.acquire_many(2).await.expect("it is free");
     theirs.semaphore("pool", 2).resizable().resize(0).await.expect("it works");
@@ -109,36 +113,36 @@ pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(bench: B
         assert_eq!(handle.available_permits().await.expect("it works"), 0);
     }
     // Those whose time was over are taken out in the background.
-    let driver = bench.driver().await;
-    bench.free(&driver, &self::pool(&bench), PATIENCE).await;
+    let driver = context.driver().await;
+    context.free(&driver, &self::pool(&context), PATIENCE).await;
     let waiting = tokio::spawn({
         let pool = pool.clone();
         async move { pool.acquire_many(3).await }
     });
-    bench.waiters(&driver, &self::pool(&bench), 1).await;
+    context.waiters(&driver, &self::pool(&context), 1).await;
     pool.resize(2).await.expect("it works");
-    let driver_sees = shown(&bench, &driver).await;
+    let driver_sees = shown(&context, &driver).await;
     assert_eq!(driver_sees, (Some(2), vec![false]), "three do not fit into two");
     pool.resize(3).await.expect("it works");
-    let three = bench.soon("it fits", waiting).await.expect("no panic").expect("it works");
+    let three = context.soon("it fits", waiting).await.expect("no panic").expect("it works");
     assert_eq!(pool.available_permits().await.expect("it works"), 0);
     three.release().await.expect("it was held");
 }
 
-pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(bench: Bench) {
+pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(context: CaseContext) {
     const RACERS: u32 = 6;
-    let locks = bench.manager().await;
+    let locks = context.manager().await;
     let held = locks.semaphore("pool", 1).resizable().acquire().await.expect("it is free");
     let mut racers = JoinSet::new();
     for racer in 1..=RACERS {
-        let locks = bench.manager().await;
+        let locks = context.manager().await;
         racers.spawn(async move {
             let pool = locks.semaphore("pool", 1).resizable();
             pool.resize(racer * 2).await.expect("it works");
             pool
         });
     }
-    let pools = bench.soon("all have resized", racers.join_all()).await;
+    let pools = context.soon("all have resized", racers.join_all()).await;
     let limit = locks.semaphore("pool", 1).resizable().limit().await.expect("it works");
     assert!((1..=RACERS).any(|racer| racer * 2 == limit), "one of theirs: {limit}");
     let mut out = vec![held];
@@ -154,8 +158,8 @@ pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(bench: Bench) {
     }
 }
 
-pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(context: CaseContext) {
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let (first, second) =
         (ours.semaphore("pool", 3).resizable(), theirs.semaphore("pool", 5).resizable());
     assert_eq!(first.limit().await.expect("it works"), 3);
@@ -163,8 +167,8 @@ pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench
     let three = second.acquire_many(3).await.expect("it is free");
     assert!(second.try_acquire().await.expect("it works").is_none(), "three are out");
     three.release().await.expect("it was held");
-    let driver = bench.driver().await;
-    let again = driver.resize(&pool(&bench), SetLimit::IfUnset(9)).await;
+    let driver = context.driver().await;
+    let again = driver.resize(&pool(&context), SetLimit::IfUnset(9)).await;
     assert_eq!(again.expect("it works"), 3, "also when nobody is there");
     // One that was in use as a plain one keeps the limit that it is in use with.
     let plain = ours.semaphore("plain", 2);
@@ -182,9 +186,9 @@ pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench
 }
 
 pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_new_one(
-    bench: Bench,
+    context: CaseContext,
 ) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     let (old, new) =
         (ours.semaphore("pool", 5).resizable(), theirs.semaphore("pool", 5).resizable());
     old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
@@ -202,15 +206,15 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
     new.resize(0).await.expect("it works");
     assert!(old.try_acquire().await.expect("it works").is_none(), "none of none");
     let waiting = tokio::spawn(async move { old.acquire().await });
-    let driver = bench.driver().await;
-    bench.waiters(&driver, &pool(&bench), 1).await;
+    let driver = context.driver().await;
+    context.waiters(&driver, &pool(&context), 1).await;
     new.resize(1).await.expect("it works");
-    let one = bench.soon("there is one", waiting).await.expect("no panic").expect("it works");
+    let one = context.soon("there is one", waiting).await.expect("no panic").expect("it works");
     one.release().await.expect("it was held");
 }
 
-pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(bench: Bench) {
-    let locks = bench.manager().await;
+pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(context: CaseContext) {
+    let locks = context.manager().await;
     let pool = locks.semaphore("pool", 2).resizable();
     pool.resize(4).await.expect("it works");
     for in_use in [false, true] {
@@ -234,17 +238,19 @@ pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(bench: Ben
     assert!(state.is_free(), "nothing was left: {state:?}");
 }
 
-pub async fn resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was(bench: Bench) {
-    let driver = bench.driver().await;
-    resize(&driver, &pool(&bench), 2).await;
-    let (holder, waiter) = (bench.permits("pool", 2, 2), bench.permits("pool", 1, 2));
+pub async fn resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was(
+    context: CaseContext,
+) {
+    let driver = context.driver().await;
+    resize(&driver, &pool(&context), 2).await;
+    let (holder, waiter) = (context.permits("pool", 2, 2), context.permits("pool", 1, 2));
     let token = driver.grant(&holder).await.token;
     driver.queue(&waiter).await;
-    resize(&driver, &pool(&bench), 1).await;
+    resize(&driver, &pool(&context), 1).await;
     // Their answers were lost, and they ask again.
     assert_eq!(driver.grant(&holder).await.token, token, "its place, its token");
     assert_eq!(driver.queue(&waiter).await, 1);
-    assert_eq!(bench.line(&driver, &pool(&bench)).await.len(), 2, "nobody stands there twice");
+    assert_eq!(context.line(&driver, &pool(&context)).await.len(), 2, "nobody stands there twice");
     driver.let_go(&holder).await;
     driver.turn(&waiter).await;
     driver.let_go(&waiter).await;
@@ -253,11 +259,11 @@ pub async fn resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was
     assert!(refused, "once out of line it is as any other: {ended:?}");
 }
 
-pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(bench: Bench) {
-    let theirs = bench.manager().await;
+pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(context: CaseContext) {
+    let theirs = context.manager().await;
     for place in [Place::Before, Place::Polls(1), Place::After] {
         let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
-        let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, faulty)));
+        let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));
         let name = format!("{place:?}");
         let pool = ours.semaphore(&name, 1).resizable();
         pool.resize(3).await.expect(&name);
@@ -269,8 +275,8 @@ pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(bench: Bench) 
     }
 }
 
-pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Bench) {
-    let managers = [bench.manager().await, bench.manager().await];
+pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(context: CaseContext) {
+    let managers = [context.manager().await, context.manager().await];
     managers[0].semaphore("pool", 1).resizable().resize(1).await.expect("it works");
     let (out, limit) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(1)));
     let mut tasks = JoinSet::new();
@@ -299,12 +305,15 @@ pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Be
     assert_eq!(pool.available_permits().await.expect("it works"), 4);
 }
 
-pub async fn resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_not(bench: Bench) {
-    let (driver, other, third) = (bench.driver().await, bench.driver().await, bench.driver().await);
-    let key = pool(&bench);
+pub async fn resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_not(
+    context: CaseContext,
+) {
+    let (driver, other, third) =
+        (context.driver().await, context.driver().await, context.driver().await);
+    let key = pool(&context);
     for round in 0..24 {
         resize(&other, &key, 1).await;
-        let (holder, waiter) = (bench.permits("pool", 1, 1), bench.permits("pool", 1, 1));
+        let (holder, waiter) = (context.permits("pool", 1, 1), context.permits("pool", 1, 1));
         driver.grant(&holder).await;
         third.queue(&waiter).await;
         let turn = tokio::spawn({
@@ -321,17 +330,17 @@ pub async fn resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_
             resize(&other, &key, 0).await;
         };
         tokio::join!(leaves, lowers);
-        let (limit, roles) = shown(&bench, &driver).await;
+        let (limit, roles) = shown(&context, &driver).await;
         assert_eq!(limit, Some(0));
         if roles == [true] {
-            bench.soon("its turn came", turn).await.expect("no panic").expect("it holds");
+            context.soon("its turn came", turn).await.expect("no panic").expect("it holds");
             third.holds(&waiter).await;
         } else {
             assert_eq!(roles, [false]);
             assert_eq!(third.renew_one(&waiter).await, Renewal::Waits { ahead: 0 });
             assert!(!turn.is_finished(), "it believes that it holds, and is shown as waiting");
             resize(&other, &key, 1).await;
-            bench.soon("there is room", turn).await.expect("no panic").expect("it holds");
+            context.soon("there is room", turn).await.expect("no panic").expect("it holds");
         }
         third.let_go(&waiter).await;
     }

@@ -10,16 +10,16 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
-use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::context::{CaseContext, MustSucceed, PATIENCE};
 use crate::faulty::{Fault, Faulty, Place};
 use crate::wrap::Tampered;
 
-pub async fn robust_01_an_answer_is_lost_after_any_call_acted(bench: Bench) {
-    at_every_call(&bench, |call| vec![Fault { call, place: Place::After }]).await;
+pub async fn robust_01_an_answer_is_lost_after_any_call_acted(context: CaseContext) {
+    at_every_call(&context, |call| vec![Fault { call, place: Place::After }]).await;
 }
 
-pub async fn robust_02_the_connection_is_cut_at_any_call(bench: Bench) {
-    at_every_call(&bench, |call| {
+pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
+    at_every_call(&context, |call| {
         let places = [Place::Before, Place::Polls(1), Place::Polls(2), Place::Polls(3)];
         places.map(|place| Fault { call, place }).to_vec()
     })
@@ -29,14 +29,14 @@ pub async fn robust_02_the_connection_is_cut_at_any_call(bench: Bench) {
 const STORIES_AT_ONCE: usize = 8;
 
 /// Goes through a [`Story`] for every fault of every call that it makes, some at a time.
-async fn at_every_call(bench: &Bench, faults: impl Fn(u64) -> Vec<Fault>) {
+async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Fault>) {
     // Stories have connections of their own, and a server may have few.
     let calls = (STORIES_AT_ONCE / faults(0).len()).max(1) as u64;
     for first in (0..).step_by(calls as usize) {
         let mut stories = JoinSet::new();
         for fault in (first..first + calls).flat_map(&faults) {
-            let bench = bench.clone();
-            stories.spawn(async move { Story::with(&bench, fault).await.told(&bench).await });
+            let context = context.clone();
+            stories.spawn(async move { Story::with(&context, fault).await.told(&context).await });
         }
         let mut struck = true;
         while let Some(told) = stories.join_next().await {
@@ -60,48 +60,48 @@ struct Story {
 }
 
 impl Story {
-    async fn with(bench: &Bench, fault: Fault) -> Self {
+    async fn with(context: &CaseContext, fault: Fault) -> Self {
         let faulty = Arc::new(Faulty::at(fault));
-        let driver = Tampered::new(bench.driver().await, faulty.clone());
+        let driver = Tampered::new(context.driver().await, faulty.clone());
         Self {
             fault,
             name: format!("{fault:?}"),
             faulty,
-            ours: bench.manager_over(Arc::new(driver)),
-            theirs: bench.driver().await,
+            ours: context.manager_over(Arc::new(driver)),
+            theirs: context.driver().await,
             highest: None,
         }
     }
 
     /// Says whether the fault struck.
-    async fn told(mut self, bench: &Bench) -> bool {
-        self.lock_and_release(bench).await;
-        self.wait_and_downgrade(bench).await;
-        self.try_and_break(bench).await;
-        let key = bench.key(&self.name);
-        bench.free(&self.theirs, &key, PATIENCE).await;
+    async fn told(mut self, context: &CaseContext) -> bool {
+        self.lock_and_release(context).await;
+        self.wait_and_downgrade(context).await;
+        self.try_and_break(context).await;
+        let key = context.key(&self.name);
+        context.free(&self.theirs, &key, PATIENCE).await;
         // And the lock works again.
-        let guard = bench.soon("it works again", self.ours.mutex(&self.name).lock()).await;
+        let guard = context.soon("it works again", self.ours.mutex(&self.name).lock()).await;
         let guard = guard.expect("it works again");
         self.grows(guard.token().expect("it holds"));
         self.may_fail(guard.release().await);
-        bench.free(&self.theirs, &key, PATIENCE).await;
+        context.free(&self.theirs, &key, PATIENCE).await;
         self.ours.shutdown().await;
         self.theirs.close().await;
         self.faulty.struck()
     }
 
-    async fn lock_and_release(&mut self, bench: &Bench) {
-        let guard = bench.soon("it is locked", self.ours.mutex(&self.name).lock()).await;
+    async fn lock_and_release(&mut self, context: &CaseContext) {
+        let guard = context.soon("it is locked", self.ours.mutex(&self.name).lock()).await;
         let guard = guard.expect("a wait outlasts a fault");
         let token = guard.token().expect("it holds");
         self.grows(token);
         self.may_fail(guard.renew().await);
         self.may_fail(guard.verify().await);
-        let line = bench.line(&self.theirs, &bench.key(&self.name)).await;
+        let line = context.line(&self.theirs, &context.key(&self.name)).await;
         let stands: Vec<_> = line.iter().map(|s| (s.token, s.holds())).collect();
         assert_eq!(stands, [(token, true)], "{:?}: one claim, and it holds", self.fault);
-        let next = bench.exclusive(&self.name);
+        let next = context.exclusive(&self.name);
         self.theirs.queue(&next).await;
         assert!(guard.is_valid());
         self.may_fail(guard.release().await);
@@ -111,21 +111,21 @@ impl Story {
         self.theirs.let_go(&next).await;
     }
 
-    async fn wait_and_downgrade(&mut self, bench: &Bench) {
-        let holder = bench.exclusive(&self.name);
+    async fn wait_and_downgrade(&mut self, context: &CaseContext) {
+        let holder = context.exclusive(&self.name);
         let token = self.theirs_soon(&holder).await;
         self.grows(token);
         let lock = self.ours.rwlock(&self.name);
         let waiting = tokio::spawn(async move { lock.write().await });
-        bench.waiters(&self.theirs, &holder.key, 1).await;
+        context.waiters(&self.theirs, &holder.key, 1).await;
         self.theirs.let_go(&holder).await;
-        let guard = bench.soon("the waiter gets it", waiting).await.expect("no panic");
+        let guard = context.soon("the waiter gets it", waiting).await.expect("no panic");
         let guard = guard.expect("a wait outlasts a fault");
         self.grows(guard.token().expect("it holds"));
         if let Some(guard) = self.may_fail(guard.downgrade().await) {
             self.may_fail(guard.release().await);
         }
-        bench.free(&self.theirs, &holder.key, PATIENCE).await;
+        context.free(&self.theirs, &holder.key, PATIENCE).await;
     }
 
     /// Somebody else gets the lock. A request of ours that was cut off may arrive only now, and be
@@ -143,16 +143,16 @@ impl Story {
         }
     }
 
-    async fn try_and_break(&mut self, bench: &Bench) {
+    async fn try_and_break(&mut self, context: &CaseContext) {
         let tried = self.ours.mutex(&self.name).try_lock().await;
         if let Some(guard) = self.may_fail(tried) {
             let guard = guard.expect("nobody holds it");
             self.grows(guard.token().expect("it holds"));
             self.may_fail(guard.release().await);
         }
-        let key = bench.key(&self.name);
-        bench.free(&self.theirs, &key, PATIENCE).await;
-        let stuck = bench.exclusive(&self.name);
+        let key = context.key(&self.name);
+        context.free(&self.theirs, &key, PATIENCE).await;
+        let stuck = context.exclusive(&self.name);
         let token = self.theirs_soon(&stuck).await;
         self.grows(token);
         self.may_fail(self.ours.inspect(Space::Lock, &self.name).await);

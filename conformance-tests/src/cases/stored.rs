@@ -7,7 +7,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Name, Token};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::context::{CaseContext, MustSucceed};
 
 /// A register of this case, over a driver of its own.
 #[derive(Clone)]
@@ -17,11 +17,11 @@ pub(super) struct Register {
 }
 
 impl Register {
-    pub(super) async fn new(bench: &Bench, name: &str) -> Self {
+    pub(super) async fn new(context: &CaseContext, name: &str) -> Self {
         Self {
-            driver: bench.driver().await,
+            driver: context.driver().await,
             at: RegisterKey {
-                namespace: bench.namespace().clone(),
+                namespace: context.namespace().clone(),
                 name: Name::new(name).expect("a valid name"),
             },
         }
@@ -76,9 +76,9 @@ pub(super) fn write_with(value: &[u8], token: Token) -> Write {
 }
 
 /// The tokens of two holders, one after the other.
-pub(super) async fn two_tokens(bench: &Bench) -> (Token, Token) {
-    let driver = bench.driver().await;
-    let claims = [bench.exclusive("r"), bench.exclusive("r")];
+pub(super) async fn two_tokens(context: &CaseContext) -> (Token, Token) {
+    let driver = context.driver().await;
+    let claims = [context.exclusive("r"), context.exclusive("r")];
     let first = driver.grant(&claims[0]).await.token;
     driver.let_go(&claims[0]).await;
     let second = driver.grant(&claims[1]).await.token;

@@ -4,7 +4,6 @@
 use std::fmt::Write;
 
 use super::Turn;
-use super::html::text;
 
 /// A bar and what stands beside it.
 pub(super) struct Bar {
@@ -95,4 +94,9 @@ pub(super) fn timeline(title: &str, turns: &[Turn], lasts: f64) -> String {
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// Text, escaped for HTML.
+pub(super) fn text(raw: &str) -> String {
+    raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

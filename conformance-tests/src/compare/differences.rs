@@ -12,8 +12,7 @@ use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, WakeU
 use serde::Serialize;
 
 use super::SetUp;
-use super::print::without_notes;
-use super::tables::{rate, seconds};
+use super::tables::{rate, seconds, without_notes};
 use crate::semantics::span;
 
 /// A difference between two set-ups.

@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use lockkit_core::capabilities::{Fault, Guarantee};
 
-use super::charts::{self, Bar};
-use super::print::without_notes;
-use super::tables::{Row, Table, rate, seconds};
+use super::charts::{self, Bar, text};
+use super::tables::{Row, Table, rate, seconds, without_notes};
 use super::{Comparison, Difference};
 use crate::Outcome;
 use crate::semantics::Mark;
@@ -198,8 +197,4 @@ fn prose(raw: &str) -> String {
         _ => format!("<code>{part}</code>"),
     };
     parts.map(marked).collect()
-}
-
-pub(super) fn text(raw: &str) -> String {
-    raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::{Effort, Stop, Subject};
-use crate::bench::Bench;
+use crate::context::CaseContext;
 
 /// Tasks of the crowded rate.
 pub(super) const MANY: usize = 64;
@@ -69,7 +69,7 @@ pub(super) async fn in_turns(
         () = stop => Ok(None),
     };
     for course in &courses {
-        course.bench.clean_up().await;
+        course.context.clean_up().await;
     }
     measured
 }
@@ -112,7 +112,7 @@ async fn all(
 
 /// Two programs and a dying one, on one backend.
 struct Course {
-    bench: Bench,
+    context: CaseContext,
     ours: LockManager,
     theirs: LockManager,
     dying: Arc<dyn LockDriver>,
@@ -121,13 +121,13 @@ struct Course {
 impl Course {
     async fn new(subject: &Subject) -> Result<Self, Error> {
         let harness = subject.harness();
-        let bench = Bench::new(harness.clone()).await?;
+        let context = CaseContext::new(harness.clone()).await?;
         let [ours, theirs, dying] =
             [harness.driver().await?, harness.driver().await?, harness.driver().await?];
         let manager =
-            |driver| bench.manager_with(driver, |settings| settings.ttl(TTL).wait_ttl(WAIT_TTL));
+            |driver| context.manager_with(driver, |settings| settings.ttl(TTL).wait_ttl(WAIT_TTL));
         let (ours, theirs) = (manager(ours), manager(theirs));
-        Ok(Self { ours, theirs, dying, bench })
+        Ok(Self { ours, theirs, dying, context })
     }
 
     /// Pairs of lock and release a second, by so many tasks that have a lock each.
@@ -164,8 +164,8 @@ impl Course {
 
     /// A holder that is never heard of again: its lease, and when the next had the lock.
     async fn death(&self) -> Result<(Duration, Duration), Error> {
-        let ttl = self.bench.capabilities().min_ttl.max(Duration::from_secs(1));
-        let claim = self.bench.claim_for("death", Mode::Exclusive, ttl);
+        let ttl = self.context.capabilities().min_ttl.max(Duration::from_secs(1));
+        let claim = self.context.claim_for("death", Mode::Exclusive, ttl);
         let begun = Instant::now();
         let answer = self.dying.acquire(&claim, Patience::Try).await?.result;
         let Acquisition::Granted(grant) = answer else {
@@ -187,7 +187,7 @@ impl Course {
             guard.release().await?;
             Ok(at)
         });
-        if !self.bench.has_line() {
+        if !self.context.has_line() {
             // Nobody can see it wait: it is given time to be refused once.
             tokio::time::sleep(Duration::from_millis(200)).await;
             return Ok(waiting);

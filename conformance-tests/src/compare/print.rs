@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::tables::Table;
+use super::tables::{Table, without_notes};
 use super::{Comparison, Difference};
 use crate::Outcome;
 use crate::promises;
@@ -24,7 +24,7 @@ impl Comparison {
             out.push('\n');
         }
         out.push_str(
-            "✓ shown in this run; the rest is what the driver states. tokens: two may hold at once, \
+            "✓ shown in this run; the rest is what the driver states. fencing only: two may hold at once, \
              the later one has the greater token.\nround trips: of an acquire, a release, a refused \
              try, a renewal of all claims, and of the next after its wake-up.\n",
         );
@@ -117,10 +117,6 @@ fn plain(mark: Mark) -> &'static str {
 }
 
 /// A title without the mark of a footnote.
-pub(super) fn without_notes(title: &str) -> String {
-    title.trim_end_matches(['¹', '²', '³']).to_owned()
-}
-
 fn aligned(out: &mut String, lines: &[Vec<String>]) {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max().unwrap_or(0);

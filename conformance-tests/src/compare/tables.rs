@@ -41,7 +41,7 @@ const SEMANTICS: &str = "What a lock means. ✓: shown by cases of this run, whi
 const MEASURED: &str = "Measured in this run, in turns; medians. Compare figures of one run only: \
     another machine, network or disk has others.";
 const FAULTS: &str = "What is left of exclusion and growing tokens under each fault, as these servers \
-    are set up (`lockkit doctor --promises` gives the reasons). all hold: both; tokens: two may hold at \
+    are set up (`lockkit doctor --promises` gives the reasons). exclusion + fencing: both; fencing only: two may hold at \
     once, the later one has the greater token; none: neither is promised; –: it cannot happen; unknown: \
     a setting decides that cannot be read. ✓: staged in this run.";
 
@@ -164,4 +164,9 @@ mod tests {
             assert_eq!(seconds(value), shown);
         }
     }
+}
+
+/// A title without the signs of its notes.
+pub(super) fn without_notes(title: &str) -> String {
+    title.trim_end_matches(['¹', '²', '³']).to_owned()
 }

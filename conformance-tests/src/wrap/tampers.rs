@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockkit_core::Error;
 use tokio::sync::Semaphore;
 
-use super::{Heard, Tamper, Verb};
+use super::{DriverMethod, ObservedAnswer, Tamper};
 
 /// Writes down the errors that may pass. Callers try again after one, so nobody else sees them.
 #[derive(Debug, Default)]
@@ -32,8 +32,8 @@ impl Noting {
 }
 
 impl Tamper for Noting {
-    fn heard(&self, answer: Heard<'_>, _: u64) {
-        if let Heard::Failed(verb, error) = answer {
+    fn observed(&self, answer: ObservedAnswer<'_>, _: u64) {
+        if let ObservedAnswer::Failed(verb, error) = answer {
             self.note(&format!("{verb:?}"), error);
         }
     }
@@ -54,7 +54,7 @@ impl Counting {
 
 #[async_trait]
 impl Tamper for Counting {
-    async fn before(&self, _: Verb) -> Result<(), Error> {
+    async fn before(&self, _: DriverMethod) -> Result<(), Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Severed {
 
 #[async_trait]
 impl Tamper for Severed {
-    async fn before(&self, _: Verb) -> Result<(), Error> {
+    async fn before(&self, _: DriverMethod) -> Result<(), Error> {
         match (self.cut.load(Ordering::SeqCst), self.retryable) {
             (false, _) => Ok(()),
             (true, true) => Err(Error::retryable("severed", "the connection was cut")),
@@ -99,14 +99,14 @@ impl Tamper for Severed {
 #[derive(Debug)]
 pub struct Late {
     /// Which answers.
-    pub verb: Verb,
+    pub verb: DriverMethod,
     /// How late.
     pub by: Duration,
 }
 
 #[async_trait]
 impl Tamper for Late {
-    async fn after(&self, verb: Verb) -> Result<(), Error> {
+    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
         if verb == self.verb {
             tokio::time::sleep(self.by).await;
         }
@@ -155,8 +155,8 @@ impl Stuck {
 
 #[async_trait]
 impl Tamper for Stuck {
-    async fn before(&self, verb: Verb) -> Result<(), Error> {
-        if verb == Verb::Acquire {
+    async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
+        if verb == DriverMethod::Acquire {
             self.sent.fetch_add(1, Ordering::SeqCst);
             let passed = self.gate.acquire().await;
             passed.expect("the gate is never closed").forget();
@@ -164,16 +164,16 @@ impl Tamper for Stuck {
         Ok(())
     }
 
-    async fn after(&self, verb: Verb) -> Result<(), Error> {
+    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
         match verb {
-            Verb::Acquire => _ = self.arrived.fetch_add(1, Ordering::SeqCst),
-            Verb::Release => _ = self.released.fetch_add(1, Ordering::SeqCst),
+            DriverMethod::Acquire => _ = self.arrived.fetch_add(1, Ordering::SeqCst),
+            DriverMethod::Release => _ = self.released.fetch_add(1, Ordering::SeqCst),
             _ => {}
         }
         Ok(())
     }
 
-    fn carries_on(&self, verb: Verb) -> bool {
-        verb == Verb::Acquire
+    fn continues(&self, verb: DriverMethod) -> bool {
+        verb == DriverMethod::Acquire
     }
 }

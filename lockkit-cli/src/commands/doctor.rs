@@ -55,7 +55,7 @@ async fn promises(backend: &Backend) -> Result<Ending, Failure> {
         let word = styled(style, &format!("{word:8}"));
         text.push_str(&format!("{word}  {title}\n            {why}\n"));
     }
-    text.push_str("tokens: two may hold at once, the later one has the greater token\n");
+    text.push_str("fencing only: two may hold at once, the later one has the greater token\n");
     output::print(&text)?;
     Ok(Ending::Code(0))
 }

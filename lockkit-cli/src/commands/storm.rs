@@ -44,7 +44,7 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
         wait_ttl: args.wait_ttl,
         program: system::this_program(),
         folder: folder.clone(),
-        strike_clients: !args.spare_clients,
+        faults_at_clients: !args.spare_clients,
     };
     output::note(format!("storm: {shown}, seed {seed}, {:?}", args.lasts));
     let failed = |e| Failure::new(code::UNAVAILABLE, format!("the storm could not be held: {e}"));

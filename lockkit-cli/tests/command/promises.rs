@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 use crate::stage::{Stage, code, stderr, stdout};
 
-const CRASH: &str = "its last writes were not on disk";
-const RESTART: &str = "the server is killed and restarted";
+const CRASH: &str = "crash that loses unsynced writes";
+const RESTART: &str = "server crash and restart";
 
 /// What is kept under a fault, and why, as a backend is now.
 fn cell(stage: &Stage, url: &str, fault: &str) -> (String, String) {
@@ -38,14 +38,14 @@ async fn on_redis_the_append_only_file_and_the_eviction_policy_decide() {
         assert_eq!(done.text(), "OK", "{name} {value}");
     };
     // The lab's setting.
-    has(&stage, &url, CRASH, "tokens", "appendfsync no");
-    has(&stage, &url, RESTART, "all hold", "appendonly yes");
+    has(&stage, &url, CRASH, "fencing only", "appendfsync no");
+    has(&stage, &url, RESTART, "exclusion + fencing", "appendonly yes");
     set("appendfsync", "everysec").await;
-    has(&stage, &url, CRASH, "tokens", "appendfsync everysec");
+    has(&stage, &url, CRASH, "fencing only", "appendfsync everysec");
     set("appendfsync", "always").await;
-    has(&stage, &url, CRASH, "all hold", "appendfsync always");
+    has(&stage, &url, CRASH, "exclusion + fencing", "appendfsync always");
     set("no-appendfsync-on-rewrite", "yes").await;
-    has(&stage, &url, CRASH, "tokens", "no-appendfsync-on-rewrite yes");
+    has(&stage, &url, CRASH, "fencing only", "no-appendfsync-on-rewrite yes");
     set("no-appendfsync-on-rewrite", "no").await;
 
     // A login that may take locks, and read no settings.
@@ -53,19 +53,19 @@ async fn on_redis_the_append_only_file_and_the_eviction_policy_decide() {
     resp::ask(server.addr(), &user).await.unwrap();
     let clerk = url.replacen("redis://", "redis://clerk:secret@", 1);
     has(&stage, &clerk, CRASH, "unknown", "appendfsync");
-    has(&stage, &clerk, RESTART, "all hold", "appendonly yes");
+    has(&stage, &clerk, RESTART, "exclusion + fencing", "appendonly yes");
 
     // Nothing is evicted before there is a limit.
     set("maxmemory-policy", "volatile-lru").await;
-    has(&stage, &url, "a client dies", "all hold", "stated");
+    has(&stage, &url, "client crash", "exclusion + fencing", "stated");
     set("maxmemory", "1gb").await;
-    has(&stage, &url, "a client dies", "tokens", "maxmemory-policy volatile-lru");
+    has(&stage, &url, "client crash", "fencing only", "maxmemory-policy volatile-lru");
     set("maxmemory-policy", "noeviction").await;
-    has(&stage, &url, "a client dies", "all hold", "stated");
+    has(&stage, &url, "client crash", "exclusion + fencing", "stated");
 
     set("appendonly", "no").await;
-    has(&stage, &url, CRASH, "tokens", "appendonly no");
-    has(&stage, &url, RESTART, "tokens", "appendonly no");
+    has(&stage, &url, CRASH, "fencing only", "appendonly no");
+    has(&stage, &url, RESTART, "fencing only", "appendonly no");
 }
 
 #[tokio::test]
@@ -77,16 +77,16 @@ async fn on_redis_a_replica_counts_with_its_own_settings() {
         resp::ask(server.addr(), &["CONFIG", "SET", name, value]).await.unwrap()
     };
     set(&master, "appendfsync", "always").await;
-    has(&stage, &master.url(), CRASH, "all hold", "appendfsync always");
+    has(&stage, &master.url(), CRASH, "exclusion + fencing", "appendfsync always");
     let (host, port) = (master.addr().ip().to_string(), master.addr().port().to_string());
     resp::ask(replica.addr(), &["REPLICAOF", &host, &port]).await.unwrap();
     crate::stage::wait_for("the replica", || {
         let (_, why) = cell(&stage, &master.url(), CRASH);
         why.contains("the replica").then_some(())
     });
-    has(&stage, &master.url(), CRASH, "tokens", "appendfsync no");
+    has(&stage, &master.url(), CRASH, "fencing only", "appendfsync no");
     set(&replica, "appendfsync", "always").await;
-    has(&stage, &master.url(), CRASH, "all hold", "appendfsync always");
+    has(&stage, &master.url(), CRASH, "exclusion + fencing", "appendfsync always");
 }
 
 #[tokio::test]
@@ -105,33 +105,33 @@ async fn on_postgresql_fsync_torn_pages_and_the_commit_of_every_role_decide() {
         });
     };
     // The lab's setting.
-    has(&stage, &url, CRASH, "none", "fsync = off");
-    has(&stage, &url, RESTART, "all hold", "stated");
+    has(&stage, &url, CRASH, "no guarantee", "fsync = off");
+    has(&stage, &url, RESTART, "exclusion + fencing", "stated");
     sql("ALTER SYSTEM SET fsync = on").await;
     sql("SELECT pg_reload_conf()").await;
     reloaded("fsync", "on");
-    has(&stage, &url, CRASH, "all hold", "synchronous_commit = on");
-    has(&stage, &format!("{url}?durability=needed"), CRASH, "tokens", "driver");
+    has(&stage, &url, CRASH, "exclusion + fencing", "synchronous_commit = on");
+    has(&stage, &format!("{url}?durability=needed"), CRASH, "fencing only", "driver");
     sql("ALTER SYSTEM SET full_page_writes = off").await;
     sql("SELECT pg_reload_conf()").await;
     reloaded("full_page_writes", "off");
-    has(&stage, &url, CRASH, "none", "full_page_writes = off");
+    has(&stage, &url, CRASH, "no guarantee", "full_page_writes = off");
     sql("ALTER SYSTEM RESET full_page_writes").await;
     sql("SELECT pg_reload_conf()").await;
     reloaded("full_page_writes", "on");
 
     // A role that may not use the tables does not count; one that may does, in this database.
     sql("CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET synchronous_commit = off").await;
-    has(&stage, &url, CRASH, "all hold", "fsync = on");
+    has(&stage, &url, CRASH, "exclusion + fencing", "fsync = on");
     sql("GRANT USAGE ON SCHEMA lockkit TO hasty; GRANT ALL ON ALL TABLES IN SCHEMA lockkit TO hasty").await;
-    has(&stage, &url, CRASH, "tokens", "synchronous_commit of role hasty = off");
+    has(&stage, &url, CRASH, "fencing only", "synchronous_commit of role hasty = off");
     sql("ALTER ROLE hasty RESET synchronous_commit").await;
     sql("CREATE DATABASE other").await;
     sql("ALTER ROLE hasty IN DATABASE other SET synchronous_commit = off").await;
-    has(&stage, &url, CRASH, "all hold", "fsync = on");
+    has(&stage, &url, CRASH, "exclusion + fencing", "fsync = on");
     // This connection's own, too.
     sql("ALTER DATABASE postgres SET synchronous_commit = off").await;
-    has(&stage, &url, CRASH, "tokens", "synchronous_commit = off");
+    has(&stage, &url, CRASH, "fencing only", "synchronous_commit = off");
 }
 
 #[tokio::test]
@@ -147,16 +147,16 @@ async fn on_mariadb_the_log_and_the_binary_log_decide_and_doctor_says_so() {
     let warns = || stdout(&stage.run(&["doctor", "--url", &url])).contains("before it is on disk");
     // MariaDB's default.
     sql("SET GLOBAL sync_binlog = 0").await;
-    has(&stage, &url, CRASH, "tokens", "sync_binlog = 0");
+    has(&stage, &url, CRASH, "fencing only", "sync_binlog = 0");
     assert!(warns());
     sql("SET GLOBAL sync_binlog = 1").await;
-    has(&stage, &url, CRASH, "all hold", "sync_binlog = 1");
+    has(&stage, &url, CRASH, "exclusion + fencing", "sync_binlog = 1");
     assert!(!warns());
     sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2").await;
-    has(&stage, &url, CRASH, "tokens", "innodb_flush_log_at_trx_commit = 2");
-    has(&stage, &url, RESTART, "all hold", "stated");
+    has(&stage, &url, CRASH, "fencing only", "innodb_flush_log_at_trx_commit = 2");
+    has(&stage, &url, RESTART, "exclusion + fencing", "stated");
     sql("SET GLOBAL innodb_flush_log_at_trx_commit = 0").await;
-    has(&stage, &url, RESTART, "tokens", "innodb_flush_log_at_trx_commit = 0");
+    has(&stage, &url, RESTART, "fencing only", "innodb_flush_log_at_trx_commit = 0");
 }
 
 #[tokio::test]
@@ -164,12 +164,12 @@ async fn what_no_client_can_read_is_unknown() {
     let stage = Stage::new();
     let zk = Shared::server(Kind::ZooKeeper).await.unwrap();
     has(&stage, zk.url(), CRASH, "unknown", "forceSync");
-    has(&stage, zk.url(), RESTART, "all hold", "stated");
+    has(&stage, zk.url(), RESTART, "exclusion + fencing", "stated");
     #[cfg(feature = "etcd")]
     {
         let etcd = Shared::server(Kind::Etcd).await.unwrap();
         has(&stage, etcd.url(), CRASH, "unknown", "--unsafe-no-fsync");
-        has(&stage, etcd.url(), "the leader of a majority is lost", "tokens", "etcd 3.4");
+        has(&stage, etcd.url(), "leader failover in a majority system", "fencing only", "etcd 3.4");
     }
 }
 
@@ -184,18 +184,18 @@ async fn a_quorum_and_a_service_say_what_their_backends_say() {
     }
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
     let quorum = format!("quorum:{}", urls.join(","));
-    has(&stage, &quorum, CRASH, "all hold", "appendfsync always");
-    has(&stage, &quorum, RESTART, "all hold", "stated");
+    has(&stage, &quorum, CRASH, "exclusion + fencing", "appendfsync always");
+    has(&stage, &quorum, RESTART, "exclusion + fencing", "stated");
     let weak = servers[1].addr();
     resp::ask(weak, &["CONFIG", "SET", "maxmemory", "1gb"]).await.unwrap();
     resp::ask(weak, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
-    has(&stage, &quorum, "a client dies", "none", "member 1: ");
+    has(&stage, &quorum, "client crash", "no guarantee", "member 1: ");
 
     let mut service = stage.start(&["serve", "--url", &urls[1], "--listen", "127.0.0.1:0"]);
     let said = stage.wait_for_file("stderr");
     let url = said.trim().rsplit(' ').next().unwrap().to_owned();
-    has(&stage, &url, "a client dies", "tokens", "maxmemory-policy allkeys-lru");
-    has(&stage, &url, CRASH, "tokens", "maxmemory-policy allkeys-lru");
+    has(&stage, &url, "client crash", "fencing only", "maxmemory-policy allkeys-lru");
+    has(&stage, &url, CRASH, "fencing only", "maxmemory-policy allkeys-lru");
     service.signal(rustix::process::Signal::TERM);
     service.end();
 }

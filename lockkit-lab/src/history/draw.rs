@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::excuse::strikes;
+use super::excuse::fault_windows;
 use super::turn::{Held, Turn, turns};
 use super::{History, Violation};
 
@@ -122,13 +122,13 @@ fn end(turn: &Turn) -> Option<u64> {
 /// A stripe and its name for each.
 fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
     let (mut drawn, mut names) = (0, String::new());
-    for strike in strikes(history) {
-        if strike.ends < window.from || strike.begins > window.to {
+    for fault in fault_windows(history) {
+        if fault.ends < window.from || fault.begins > window.to {
             continue;
         }
-        let (x, to) = (window.x(strike.begins), window.x(strike.ends));
-        let name = strike.fault.title().trim_end_matches('²');
-        let on = text(&strike.on);
+        let (x, to) = (window.x(fault.begins), window.x(fault.ends));
+        let name = fault.fault.title().trim_end_matches('²');
+        let on = text(&fault.on);
         let y = 34.0 + 11.0 * (drawn % LINES) as f64;
         let _ = writeln!(
             out,

@@ -106,7 +106,7 @@ pub enum What {
     FaultBegins {
         /// Which kind, as the table of promises names it.
         fault: Fault,
-        /// Whom it strikes.
+        /// The server that it affects.
         on: String,
         /// The locks that it may touch; none are named where it may be any.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

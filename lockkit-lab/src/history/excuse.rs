@@ -1,4 +1,4 @@
-//! Which fault excuses which violation: one that strikes before the violation shows, costs the promise
+//! Which fault excuses which violation: one that begins before the violation shows, costs the promise
 //! that was broken, may have touched that lock while one of those who took part had it, and is over for
 //! no longer than a lease lives. The one that is found is named in the report.
 
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee};
 
-use super::judge::{Promises, Rule, Violation, nanos};
+use super::violation::{Invariant, Promises, Violation, nanos};
 use super::{Event, History, What};
 
 /// A fault, from when to when.
 #[derive(Clone, Debug)]
-pub(super) struct Strike {
+pub(super) struct FaultWindow {
     pub(super) fault: Fault,
     pub(super) on: String,
     /// The locks that it may have touched; none are named where it may be any.
@@ -65,40 +65,47 @@ impl fmt::Display for Excused {
 }
 
 /// The faults of a history, in the order in which they begin.
-pub(super) fn strikes(history: &History) -> Vec<Strike> {
-    let mut strikes: Vec<Strike> = Vec::new();
+pub(super) fn fault_windows(history: &History) -> Vec<FaultWindow> {
+    let mut fault_windows: Vec<FaultWindow> = Vec::new();
     for Event { at, what, .. } in &history.events {
         match what {
             What::FaultBegins { fault, on, locks } => {
                 let (fault, on, locks) = (*fault, on.clone(), locks.clone());
-                strikes.push(Strike { fault, on, locks, begins: *at, ends: u64::MAX });
+                fault_windows.push(FaultWindow { fault, on, locks, begins: *at, ends: u64::MAX });
             }
             What::FaultEnds { fault, on } => {
-                let this = |s: &&mut Strike| s.ends == u64::MAX && s.fault == *fault && s.on == *on;
-                if let Some(strike) = strikes.iter_mut().find(this) {
-                    strike.ends = *at;
+                let this =
+                    |s: &&mut FaultWindow| s.ends == u64::MAX && s.fault == *fault && s.on == *on;
+                if let Some(window) = fault_windows.iter_mut().find(this) {
+                    window.ends = *at;
                 }
             }
             _ => {}
         }
     }
-    strikes
+    fault_windows
 }
 
 /// What must be left of the promises for a rule to hold; `None` when no fault costs it.
-pub(super) fn asks(rule: Rule) -> Option<Guarantee> {
-    match rule {
-        Rule::Exclusion | Rule::Order => Some(Guarantee::All),
-        Rule::TokensGrow | Rule::TokenOnce | Rule::LostUpdate => Some(Guarantee::Tokens),
+pub(super) fn asks(invariant: Invariant) -> Option<Guarantee> {
+    match invariant {
+        Invariant::Exclusion | Invariant::Order => Some(Guarantee::All),
+        Invariant::TokensGrow | Invariant::TokenOnce | Invariant::LostUpdate => {
+            Some(Guarantee::Tokens)
+        }
         // The guarded registers are the judge's own: they keep their rules whatever the tokens are.
-        Rule::Register | Rule::FreeAtEnd | Rule::Progress | Rule::Success | Rule::Sound => None,
+        Invariant::Register
+        | Invariant::FreeAtEnd
+        | Invariant::Progress
+        | Invariant::Success
+        | Invariant::Sound => None,
     }
 }
 
-impl Strike {
+impl FaultWindow {
     /// What this fault may explain of the violation.
     pub(super) fn excuse(&self, violation: &Violation, promises: &Promises) -> Option<Excuse> {
-        let costs_it = promises.keeps(self.fault) < asks(violation.rule)?;
+        let costs_it = promises.keeps(self.fault) < asks(violation.invariant)?;
         let touches_it = self.locks.is_empty() || self.locks.contains(&violation.of);
         let until = self.ends.saturating_add(nanos(promises.lease));
         let in_time = self.begins <= violation.at && violation.at <= until;

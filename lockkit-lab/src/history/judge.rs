@@ -1,52 +1,19 @@
 //! The judge: reads a history and says which promise was broken, by whom, and when. It does not
 //! know what ran; [`Promises`] say what was promised under the faults that happened.
 //!
-//! This page has the list of rules, and those of exclusion and tokens; the others have pages of their
-//! own.
+//! This file has the invariants of exclusion, tokens and order; the others have files of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::{Mode, queue};
-use serde::{Deserialize, Serialize};
 
-use super::excuse::{Excused, Strike, asks, strikes};
-use super::order::order;
-use super::progress::progress;
-use super::success::success;
-use super::turn::{Turn, by_lock, turns};
+use super::excuse::{Excused, FaultWindow, asks, fault_windows};
+use super::liveness::{progress, success};
+use super::turn::{Turn, by_lock, turns, violation};
 use super::updates::updates;
+use super::violation::{Invariant, Promises, Violation, nanos};
 use super::{History, What};
-
-/// What a set-up promises.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Promises {
-    /// Which faults cost what. Those that are not named cost nothing.
-    pub faults: Vec<(Fault, Guarantee)>,
-    /// Whether claims are granted in the order in which they were queued.
-    pub fifo: bool,
-    /// How long after the last client's end a lock may still be held, how long a waiter may wait at
-    /// a free lock, and how long after a fault not everything need work: ttl plus slack.
-    pub patience: Duration,
-    /// The longest ttl that a client had, plus the slack with which the backend ends leases: for so
-    /// long after its end, a fault may explain a violation.
-    pub lease: Duration,
-}
-
-impl Promises {
-    /// Those of a driver.
-    pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
-        let faults = capabilities.faults.to_vec();
-        Self { faults, fifo: capabilities.fifo, patience, lease }
-    }
-
-    /// Which promises hold while this fault happens.
-    pub fn keeps(&self, fault: Fault) -> Guarantee {
-        self.faults.iter().find(|(f, _)| *f == fault).map_or(Guarantee::All, |(_, keeps)| *keeps)
-    }
-}
 
 /// What a history shows.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +23,7 @@ pub struct Judgement {
     /// What happened although it was not promised that it would not, and the faults that excuse it.
     pub excused: Vec<Excused>,
     /// Promises that a fault could have cost, and did not.
-    pub better: Vec<Rule>,
+    pub better: Vec<Invariant>,
     /// How many of each event there were.
     pub counts: BTreeMap<&'static str, usize>,
     /// For each lock, the longest time without a grant while an operation waited and nobody held it.
@@ -70,59 +37,11 @@ impl Judgement {
     }
 }
 
-/// What is judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
-    /// No guard is valid while a conflicting claim holds.
-    Exclusion,
-    /// A later conflicting holder has a greater token.
-    TokensGrow,
-    /// A token is given once.
-    TokenOnce,
-    /// Where it is promised, nobody gets a lock before those who are in line.
-    Order,
-    /// The guarded register never goes back.
-    Register,
-    /// No acknowledged write is done over another that had the same ground.
-    LostUpdate,
-    /// After the last client is gone, every lock is free in time.
-    FreeAtEnd,
-    /// While somebody waits and nobody holds, the lock is granted in time.
-    Progress,
-    /// Away from all faults, what is asked for succeeds; and some of it always.
-    Success,
-    /// The history makes sense: answers belong to questions.
-    Sound,
-}
-
-/// A broken promise.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Which.
-    pub rule: Rule,
-    /// Of which lock or register.
-    pub of: String,
-    /// When what it came of began, at the earliest: a fault that was over by then is not its cause.
-    pub since: u64,
-    /// When it shows.
-    pub at: u64,
-    /// Who took part: clients and their operations.
-    pub by: Vec<(u32, u64)>,
-    /// What happened.
-    pub text: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?}: {}", self.rule, self.of, self.text)
-    }
-}
-
 /// Judges a history.
 pub fn judge(history: &History, promises: &Promises) -> Judgement {
     let mut found = Vec::new();
     let turns = turns(history, &mut found);
-    let strikes = strikes(history);
+    let fault_windows = fault_windows(history);
     let mut longest_waits = BTreeMap::new();
     for (lock, turns) in by_lock(&turns) {
         tokens(&lock, &turns, &mut found);
@@ -131,14 +50,14 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
             order(&lock, &turns, &mut found);
         }
         let limits = (promises.patience, history.events.last().map_or(0, |event| event.at));
-        let longest = progress(&lock, &turns, &strikes, limits, &mut found);
+        let longest = progress(&lock, &turns, &fault_windows, limits, &mut found);
         longest_waits.insert(lock, longest);
     }
     updates(history, &mut found);
     free_at_end(history, &mut found);
-    let calm = success(&turns, &strikes, nanos(promises.patience), &mut found);
-    found.sort_by_key(|violation| (violation.rule, violation.at));
-    let mut judgement = sentence(&strikes, promises, found);
+    let calm = success(&turns, &fault_windows, nanos(promises.patience), &mut found);
+    found.sort_by_key(|violation| (violation.invariant, violation.at));
+    let mut judgement = sentence(&fault_windows, promises, found);
     judgement.counts = counts(history);
     judgement.counts.insert("calm", calm);
     judgement.longest_waits = longest_waits;
@@ -146,16 +65,21 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
 }
 
 /// Sorts what was found into what was promised and what a fault excuses.
-fn sentence(strikes: &[Strike], promises: &Promises, found: Vec<Violation>) -> Judgement {
-    let at_risk = |rule: &Rule| {
-        let costs = |asked| strikes.iter().any(|s| promises.keeps(s.fault) < asked);
-        asks(*rule).is_some_and(costs)
+fn sentence(
+    fault_windows: &[FaultWindow],
+    promises: &Promises,
+    found: Vec<Violation>,
+) -> Judgement {
+    let at_risk = |invariant: &Invariant| {
+        let costs = |asked| fault_windows.iter().any(|s| promises.keeps(s.fault) < asked);
+        asks(*invariant).is_some_and(costs)
     };
-    let better = [Rule::Exclusion, Rule::TokensGrow].into_iter().filter(at_risk);
-    let better = better.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
+    let better = [Invariant::Exclusion, Invariant::TokensGrow].into_iter().filter(at_risk);
+    let better =
+        better.filter(|invariant| found.iter().all(|v| v.invariant != *invariant)).collect();
     let mut judgement = Judgement { better, ..Judgement::default() };
     for violation in found {
-        match strikes.iter().find_map(|strike| strike.excuse(&violation, promises)) {
+        match fault_windows.iter().find_map(|window| window.excuse(&violation, promises)) {
             Some(by) => judgement.excused.push(Excused { violation, by }),
             None => judgement.violations.push(violation),
         }
@@ -169,10 +93,6 @@ fn counts(history: &History) -> BTreeMap<&'static str, usize> {
         *counts.entry(kind(&event.what)).or_default() += 1;
     }
     counts
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn kind(what: &What) -> &'static str {
@@ -214,7 +134,7 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
                 first.client, turn.client
             );
             let since = given(&[first, turn]);
-            wrong.push(violation(Rule::TokenOnce, lock, since, at, &[first, turn], text));
+            wrong.push(violation(Invariant::TokenOnce, lock, since, at, &[first, turn], text));
         }
         for (_, known) in greatest.iter().filter(|(mode, _)| queue::conflict(*mode, turn.mode)) {
             // What its client knew of when it asked.
@@ -226,7 +146,7 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
                     turn.client, first.client
                 );
                 let since = given(&[first, turn]);
-                wrong.push(violation(Rule::TokensGrow, lock, since, at, &[first, turn], text));
+                wrong.push(violation(Invariant::TokensGrow, lock, since, at, &[first, turn], text));
             }
         }
         if !wrong.is_empty() {
@@ -267,7 +187,7 @@ fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
             let names = names.join(", ");
             let text = format!("client {} got it while valid with client {names}", turn.client);
             let by: Vec<_> = others.into_iter().chain([turn]).collect();
-            found.push(violation(Rule::Exclusion, lock, given(&by), at, &by, text));
+            found.push(violation(Invariant::Exclusion, lock, given(&by), at, &by, text));
         }
         valid.insert(i);
     }
@@ -278,7 +198,7 @@ fn free_at_end(history: &History, found: &mut Vec<Violation>) {
         if let What::Looked { lock, free: false } = &event.what {
             let text =
                 "it was still held, or waited for, when all clients were long gone".to_owned();
-            found.push(violation(Rule::FreeAtEnd, lock, event.at, event.at, &[], text));
+            found.push(violation(Invariant::FreeAtEnd, lock, event.at, event.at, &[], text));
         }
     }
 }
@@ -288,14 +208,30 @@ fn given(turns: &[&Turn]) -> u64 {
     turns.iter().filter_map(|turn| turn.held.map(|held| held.since)).min().unwrap_or(0)
 }
 
-pub(super) fn violation(
-    rule: Rule,
-    of: &str,
-    since: u64,
-    at: u64,
-    by: &[&Turn],
-    text: String,
-) -> Violation {
-    let by = by.iter().map(|t| (t.client, t.op)).collect();
-    Violation { rule, of: of.to_owned(), since, at, by, text }
+/// Finds operations that were overtaken. A claim that waits, or gets its turn, after another one
+/// was granted has been in line all the time, since an ended claim never comes back: so only what
+/// was seen counts, and neither a late message nor a lost place looks like overtaking.
+fn order(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
+    let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.told, *t))).collect();
+    granted.sort_by_key(|(told, _)| *told);
+    for turn in turns {
+        let Some(place) = turn.place else { continue };
+        let until = turn.held.map_or(place.until, |held| held.told);
+        let first = granted.partition_point(|(told, _)| *told <= place.from);
+        let meanwhile = granted[first..].iter().take_while(|(told, _)| *told < until);
+        let overtakers: Vec<_> = meanwhile
+            .filter(|(_, other)| other.asked > place.from)
+            .filter(|(_, other)| queue::conflict(turn.mode, other.mode))
+            .collect();
+        let Some((at, other)) = overtakers.first() else { continue };
+        let text = format!(
+            "client {} was in line when client {} asked, which got it first; it was overtaken {} \
+             times",
+            turn.client,
+            other.client,
+            overtakers.len()
+        );
+        let by = [*turn, *other];
+        found.push(violation(Invariant::Order, lock, place.from, *at, &by, text));
+    }
 }

@@ -9,12 +9,11 @@ mod excuse;
 mod file;
 pub mod judge;
 mod linear;
-mod order;
-mod progress;
+mod liveness;
 pub mod register;
-mod success;
 mod turn;
 mod updates;
+pub mod violation;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,8 +23,9 @@ use std::sync::{Mutex, PoisonError};
 pub use event::{Event, How, What};
 pub use excuse::{Excuse, Excused};
 pub use file::Recorded;
-pub use judge::{Judgement, Promises, Violation, judge};
+pub use judge::{Judgement, judge};
 pub use lockkit_conformance::wrap::now;
+pub use violation::{Promises, Violation};
 
 /// What happened, in the order of time.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use lockkit_core::Mode;
 
-use super::judge::{Rule, Violation};
+use super::violation::{Invariant, Violation};
 use super::{Event, History, What};
 
 /// A lock operation.
@@ -103,7 +103,7 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> 
         };
         match index.get(&(*client, op)) {
             Some(i) => turns[*i].hear(*at, what),
-            None => found.push(answer_to_nobody(*at, *client, op)),
+            None => found.push(answer_without_question(*at, *client, op)),
         }
     }
     turns
@@ -136,10 +136,10 @@ impl Turn {
     }
 }
 
-fn answer_to_nobody(at: u64, client: u32, op: u64) -> Violation {
+fn answer_without_question(at: u64, client: u32, op: u64) -> Violation {
     let text = format!("client {client} was answered operation {op}, which it never asked");
     let (of, by) = (String::new(), vec![(client, op)]);
-    Violation { rule: Rule::Sound, of, since: at, at, by, text }
+    Violation { invariant: Invariant::Sound, of, since: at, at, by, text }
 }
 
 /// The operations on each lock, in the order in which they were asked.
@@ -149,4 +149,17 @@ pub(super) fn by_lock(turns: &[Turn]) -> BTreeMap<String, Vec<&Turn>> {
         locks.entry(turn.lock.clone()).or_default().push(turn);
     }
     locks
+}
+
+/// A violation in which these operations took part.
+pub(super) fn violation(
+    invariant: Invariant,
+    of: &str,
+    since: u64,
+    at: u64,
+    by: &[&Turn],
+    text: String,
+) -> Violation {
+    let by = by.iter().map(|t| (t.client, t.op)).collect();
+    Violation { invariant, of: of.to_owned(), since, at, by, text }
 }

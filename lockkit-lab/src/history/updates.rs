@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{Rule, Violation};
 use super::linear::{Operation, Order, search};
 use super::register::Answer;
+use super::violation::{Invariant, Violation};
 use super::{Event, History, What};
 
 /// Judges all registers.
@@ -22,8 +22,8 @@ pub(super) fn updates(history: &History, found: &mut Vec<Violation>) {
             }
         };
         if let Some(text) = wrong {
-            let (rule, of, by) = (Rule::Register, register.clone(), Vec::new());
-            found.push(Violation { rule, of, since: at, at, by, text });
+            let (invariant, of, by) = (Invariant::Register, register.clone(), Vec::new());
+            found.push(Violation { invariant, of, since: at, at, by, text });
         }
         lost_updates(&register, &operations, found);
     }
@@ -43,8 +43,9 @@ fn lost_updates(
         };
         if let Some((before, other)) = writers.insert(value, (at, *by)) {
             let text = format!("clients {} and {} both wrote {value}", other.0, by.0);
-            let (rule, of, by) = (Rule::LostUpdate, register.to_owned(), vec![other, *by]);
-            found.push(Violation { rule, of, since: 0, at: at.max(before), by, text });
+            let (invariant, of, by) =
+                (Invariant::LostUpdate, register.to_owned(), vec![other, *by]);
+            found.push(Violation { invariant, of, since: 0, at: at.max(before), by, text });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Add;
 
-use super::message::Class;
+use super::message::MessageClass;
 
 /// What has passed since the proxy's start or its last reset.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,9 +57,9 @@ impl Tally {
     }
 
     /// Counts what a client sent, when it arrives at the proxy.
-    pub(crate) fn sent(&mut self, begins: &[Class]) {
+    pub(crate) fn sent(&mut self, begins: &[MessageClass]) {
         for class in begins {
-            if *class == Class::Request {
+            if *class == MessageClass::Request {
                 self.counts.requests += 1;
                 self.counts.round_trips += u64::from(!self.in_flight);
                 self.in_flight = true;
@@ -71,15 +71,15 @@ impl Tally {
 
     /// Counts what reaches a client, just before it does: a client that has seen an
     /// answer finds it counted, and a flight ends no earlier than its client knows.
-    pub(crate) fn received(&mut self, begins: &[Class]) {
+    pub(crate) fn received(&mut self, begins: &[MessageClass]) {
         for class in begins {
             match class {
-                Class::Answer => {
+                MessageClass::Answer => {
                     self.counts.answers += 1;
                     self.in_flight = false;
                 }
-                Class::Push => self.counts.pushes += 1,
-                Class::Request | Class::Chatter => self.counts.chatter += 1,
+                MessageClass::Push => self.counts.pushes += 1,
+                MessageClass::Request | MessageClass::Chatter => self.counts.chatter += 1,
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The faults that a proxy can do, and when they strike. May not touch sockets:
-//! what a fault means for a message is a verdict, which the connection carries out.
+//! what a fault means for a message is a delivery, which the connection carries out.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::message::Class;
+use super::message::MessageClass;
 
 /// One of the two ends of a connection through the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +58,12 @@ pub enum When {
 }
 
 impl When {
-    fn counts(self, class: Class) -> bool {
+    fn counts(self, class: MessageClass) -> bool {
         matches!(
             (self, class),
-            (Self::Request(_), Class::Request)
-                | (Self::Answer(_), Class::Answer)
-                | (Self::Push(_), Class::Push)
+            (Self::Request(_), MessageClass::Request)
+                | (Self::Answer(_), MessageClass::Answer)
+                | (Self::Push(_), MessageClass::Push)
         )
     }
 
@@ -77,9 +77,9 @@ impl When {
 
 /// Tells whether a fault that was ordered has struck.
 #[derive(Debug, Clone)]
-pub struct Strike(watch::Receiver<bool>);
+pub struct FaultFired(watch::Receiver<bool>);
 
-impl Strike {
+impl FaultFired {
     /// Whether it has.
     pub fn has_struck(&self) -> bool {
         *self.0.borrow()
@@ -105,13 +105,13 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    pub(crate) fn new(fault: Fault, when: When) -> (Self, Strike) {
+    pub(crate) fn new(fault: Fault, when: When) -> (Self, FaultFired) {
         let (strike, seen) = watch::channel(false);
-        (Self { fault, when, left: when.nth(), strike }, Strike(seen))
+        (Self { fault, when, left: when.nth(), strike }, FaultFired(seen))
     }
 
     /// Counts a message; true if the fault strikes at it.
-    pub(crate) fn meets(&mut self, begins: &[Class]) -> bool {
+    pub(crate) fn meets(&mut self, begins: &[MessageClass]) -> bool {
         begins.iter().any(|class| {
             let counted = self.when.counts(*class) && self.left > 0;
             self.left -= u64::from(counted);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::message::{Class, Message, Wire};
+use super::message::{Message, MessageClass, Wire};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD: usize = 9;
@@ -39,7 +39,7 @@ impl Wire for Http2 {
                 return None;
             }
             self.greeted = true;
-            return Message::take(arrived, PREFACE.len(), vec![Class::Chatter]);
+            return Message::take(arrived, PREFACE.len(), vec![MessageClass::Chatter]);
         }
         let frame = Frame::read(arrived)?;
         let begins = match frame.kind {
@@ -48,14 +48,14 @@ impl Wire for Http2 {
                 let messages = frame.data().map_or(0, |data| stream.up.add(data).len());
                 stream.ambiguous += messages as u64;
                 stream.asked_all |= frame.ends_stream();
-                vec![Class::Request; messages]
+                vec![MessageClass::Request; messages]
             }
             RST_STREAM => {
                 self.streams.remove(&frame.stream);
-                vec![Class::Chatter]
+                vec![MessageClass::Chatter]
             }
             CONTINUATION => vec![],
-            _ => vec![Class::Chatter],
+            _ => vec![MessageClass::Chatter],
         };
         let length = frame.length();
         Message::take(arrived, length, begins)
@@ -66,7 +66,7 @@ impl Wire for Http2 {
         let begins = match frame.kind {
             DATA | HEADERS | RST_STREAM => self.answer(&frame),
             CONTINUATION => vec![],
-            _ => vec![Class::Chatter],
+            _ => vec![MessageClass::Chatter],
         };
         let length = frame.length();
         Message::take(arrived, length, begins)
@@ -74,23 +74,23 @@ impl Wire for Http2 {
 }
 
 impl Http2 {
-    fn answer(&mut self, frame: &Frame<'_>) -> Vec<Class> {
+    fn answer(&mut self, frame: &Frame<'_>) -> Vec<MessageClass> {
         let Some(stream) = self.streams.get_mut(&frame.stream) else {
-            return vec![Class::Chatter];
+            return vec![MessageClass::Chatter];
         };
         let mut begins = Vec::new();
         for message in frame.data().map(|data| stream.down.add(data)).unwrap_or_default() {
             if !stream.asked_all && has_field(message, EVENTS) {
-                begins.push(Class::Push);
+                begins.push(MessageClass::Push);
             } else {
                 stream.ambiguous = stream.ambiguous.saturating_sub(1);
-                begins.push(Class::Answer);
+                begins.push(MessageClass::Answer);
             }
         }
         if frame.ends_stream() || frame.kind == RST_STREAM {
             // The status of an error comes instead of an answer.
             if stream.ambiguous > 0 {
-                begins.push(Class::Answer);
+                begins.push(MessageClass::Answer);
             }
             self.streams.remove(&frame.stream);
         }

@@ -1,17 +1,17 @@
 //! What all connections of a proxy share: latency, faults that wait for their
-//! message, and the verdict on each message. May not touch sockets, but to dial.
+//! message, and the delivery on each message. May not touch sockets, but to dial.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::connection::{ConnectionState, Delivery, ProxiedConnection, lock};
 use super::counts::Counts;
-use super::fault::{Armed, End, Fault, Strike, When};
-use super::link::{Fate, Link, Verdict};
+use super::fault::{Armed, End, Fault, FaultFired, When};
 use super::message::{Message, Protocol};
 
 pub(crate) struct Hub {
@@ -28,7 +28,7 @@ struct State {
     to_server: Duration,
     to_client: Duration,
     armed: Vec<Armed>,
-    links: Vec<Arc<Link>>,
+    connections: Vec<Arc<ProxiedConnection>>,
 }
 
 impl Hub {
@@ -36,10 +36,10 @@ impl Hub {
         Self { protocol, told, open: watch::Sender::new(true), state: Mutex::default() }
     }
 
-    pub(crate) fn new_link(&self, target: SocketAddr) -> Arc<Link> {
-        let link = Arc::new(Link::new(target, self.protocol.wire()));
-        lock(&self.state).links.push(Arc::clone(&link));
-        link
+    pub(crate) fn new_connection(&self, target: SocketAddr) -> Arc<ProxiedConnection> {
+        let connection = Arc::new(ProxiedConnection::new(target, self.protocol.wire()));
+        lock(&self.state).connections.push(Arc::clone(&connection));
+        connection
     }
 
     /// Connects to the server, once anything passes.
@@ -76,37 +76,45 @@ impl Hub {
     }
 
     /// Counts a message that arrived for `to`, and decides what becomes of it.
-    pub(crate) fn judge(&self, link: &Link, to: End, message: &Message) -> Verdict {
+    pub(crate) fn judge(
+        &self,
+        connection: &ProxiedConnection,
+        to: End,
+        message: &Message,
+    ) -> Delivery {
         if to == End::Server {
-            lock(&link.tally).sent(&message.begins);
+            lock(&connection.tally).sent(&message.begins);
         }
         let struck = {
             let armed = &mut lock(&self.state).armed;
             // All count, also those that do not strike.
             armed.extract_if(.., |armed| armed.meets(&message.begins)).collect::<Vec<_>>()
         };
-        let mut verdict = Verdict::Pass(self.latency(to));
+        let mut delivery = Delivery::Pass(self.latency(to));
         for armed in struck {
-            verdict = match (self.strike(link, armed.fault, &armed.strike), verdict) {
-                (Verdict::Pass(more), Verdict::Pass(before)) => Verdict::Pass(before + more),
-                (_, Verdict::End) => Verdict::End,
+            delivery = match (self.inject(connection, armed.fault, &armed.strike), delivery) {
+                (Delivery::Pass(more), Delivery::Pass(before)) => Delivery::Pass(before + more),
+                (_, Delivery::End) => Delivery::End,
                 (new, _) => new,
             };
         }
-        let is_mute = to == End::Client && self.is_silenced(link);
-        if is_mute && verdict != Verdict::End { Verdict::Lose } else { verdict }
+        let is_mute = to == End::Client && self.is_silenced(connection);
+        if is_mute && delivery != Delivery::End { Delivery::Lose } else { delivery }
     }
 
-    pub(crate) fn order(&self, fault: Fault, when: When) -> Strike {
+    pub(crate) fn order(&self, fault: Fault, when: When) -> FaultFired {
         let when_armed = if when == When::Now { When::Request(1) } else { when };
         let (armed, strike) = Armed::new(fault, when_armed);
         if when != When::Now || matches!(fault, Fault::Delay(_)) {
             lock(&self.state).armed.push(armed);
             return strike;
         }
-        let links = lock(&self.state).links.clone();
-        for link in links.iter().filter(|link| *link.fate.borrow() == Fate::Open) {
-            self.strike(link, fault, &armed.strike);
+        let connections = lock(&self.state).connections.clone();
+        for connection in connections
+            .iter()
+            .filter(|connection| *connection.state.borrow() == ConnectionState::Open)
+        {
+            self.inject(connection, fault, &armed.strike);
         }
         if fault == Fault::BlackHole {
             self.open.send_replace(false);
@@ -119,13 +127,13 @@ impl Hub {
 
     pub(crate) fn heal(&self) {
         lock(&self.state).armed.clear();
-        let links = lock(&self.state).links.clone();
-        for link in links {
+        let connections = lock(&self.state).connections.clone();
+        for connection in connections {
             // What a mute connection has missed does not come back: it cannot go on.
-            let mute = lock(&link.mute).is_some();
-            let half = matches!(*link.fate.borrow(), Fate::HalfOpen { .. });
+            let mute = lock(&connection.mute).is_some();
+            let half = matches!(*connection.state.borrow(), ConnectionState::HalfOpen { .. });
             if mute || half {
-                link.fate.send_replace(Fate::Cut);
+                connection.state.send_replace(ConnectionState::Cut);
             }
         }
         self.open.send_replace(true);
@@ -133,43 +141,54 @@ impl Hub {
 
     /// Ends all connections.
     pub(crate) fn end(&self) {
-        for link in lock(&self.state).links.drain(..) {
-            link.fate.send_replace(Fate::Cut);
+        for connection in lock(&self.state).connections.drain(..) {
+            connection.state.send_replace(ConnectionState::Cut);
         }
     }
 
     pub(crate) fn counts(&self) -> Vec<Counts> {
-        lock(&self.state).links.iter().map(|link| lock(&link.tally).counts).collect()
+        lock(&self.state)
+            .connections
+            .iter()
+            .map(|connection| lock(&connection.tally).counts)
+            .collect()
     }
 
     pub(crate) fn reset(&self) {
         let mut state = lock(&self.state);
-        state.links.retain(|link| *link.fate.borrow() != Fate::Over);
-        state.links.iter().for_each(|link| lock(&link.tally).reset());
+        state.connections.retain(|connection| *connection.state.borrow() != ConnectionState::Over);
+        state.connections.iter().for_each(|connection| lock(&connection.tally).reset());
     }
 
-    /// Does what a fault means for a connection; the verdict is on the message.
-    fn strike(&self, link: &Link, fault: Fault, strike: &watch::Sender<bool>) -> Verdict {
-        let verdict = match fault {
-            Fault::Delay(by) => Verdict::Pass(by),
+    /// Does what a fault means for a connection; the delivery is on the message.
+    fn inject(
+        &self,
+        connection: &ProxiedConnection,
+        fault: Fault,
+        strike: &watch::Sender<bool>,
+    ) -> Delivery {
+        let delivery = match fault {
+            Fault::Delay(by) => Delivery::Pass(by),
             Fault::BlackHole => {
                 self.open.send_replace(false);
-                Verdict::Pass(Duration::ZERO)
+                Delivery::Pass(Duration::ZERO)
             }
             Fault::Mute => {
-                lock(&link.mute).get_or_insert_default().push(strike.clone());
-                return Verdict::Pass(Duration::ZERO);
+                lock(&connection.mute).get_or_insert_default().push(strike.clone());
+                return Delivery::Pass(Duration::ZERO);
             }
-            Fault::Cut => meet(link, Fate::Cut),
-            Fault::HalfOpen { heard_by } => meet(link, Fate::HalfOpen { heard_by }),
+            Fault::Cut => meet(connection, ConnectionState::Cut),
+            Fault::HalfOpen { heard_by } => {
+                meet(connection, ConnectionState::HalfOpen { heard_by })
+            }
         };
         strike.send_replace(true);
-        verdict
+        delivery
     }
 
     /// Whether the server's messages are lost; whoever waits for that is told.
-    fn is_silenced(&self, link: &Link) -> bool {
-        let mut mute = lock(&link.mute);
+    fn is_silenced(&self, connection: &ProxiedConnection) -> bool {
+        let mut mute = lock(&connection.mute);
         mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|strike| {
             strike.send_replace(true);
         });
@@ -193,14 +212,9 @@ fn rename(message: &mut [u8], old: &[u8], new: &[u8]) {
     }
 }
 
-fn meet(link: &Link, fate: Fate) -> Verdict {
-    link.fate.send_replace(fate);
-    Verdict::End
-}
-
-/// No code panics while it holds one of these locks but by a defect of its own.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn meet(connection: &ProxiedConnection, fate: ConnectionState) -> Delivery {
+    connection.state.send_replace(fate);
+    Delivery::End
 }
 
 #[cfg(test)]
@@ -211,9 +225,9 @@ mod tests {
     fn ports_are_renamed_where_they_stand_alone() {
         let mut said = *b":12345\r\n$5\r\n12345\r\n-MOVED 1 h:12345\r\n$6\r\n123456\r\n+a12345\r\n";
         rename(&mut said, b"12345", b"23456");
-        let heard = b":23456\r\n$5\r\n23456\r\n-MOVED 1 h:23456\r\n$6\r\n123456\r\n+a12345\r\n";
-        assert_eq!(&said, heard);
+        let observed = b":23456\r\n$5\r\n23456\r\n-MOVED 1 h:23456\r\n$6\r\n123456\r\n+a12345\r\n";
+        assert_eq!(&said, observed);
         rename(&mut said, b"23456", b"999");
-        assert_eq!(&said, heard);
+        assert_eq!(&said, observed);
     }
 }

@@ -1,8 +1,6 @@
 //! What passes through the proxy: messages, and the trait by which each protocol
 //! tells where one ends and what it is. May not know of faults or of sockets.
 
-use super::{http2, mysql, postgres, resp, zookeeper};
-
 /// A protocol whose messages the proxy can tell apart. None of them over TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,7 +29,7 @@ pub enum Protocol {
 
 /// What one message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum MessageClass {
     /// Something that the server answers.
     Request,
     /// What it answers.
@@ -47,12 +45,16 @@ pub(crate) enum Class {
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     /// Which messages begin in these bytes; none if they continue earlier ones.
-    pub(crate) begins: Vec<Class>,
+    pub(crate) begins: Vec<MessageClass>,
 }
 
 impl Message {
     /// Takes the first `length` bytes off a buffer.
-    pub(crate) fn take(buffer: &mut Vec<u8>, length: usize, begins: Vec<Class>) -> Option<Self> {
+    pub(crate) fn take(
+        buffer: &mut Vec<u8>,
+        length: usize,
+        begins: Vec<MessageClass>,
+    ) -> Option<Self> {
         let rest = buffer.split_off(length);
         Some(Self { bytes: std::mem::replace(buffer, rest), begins })
     }
@@ -65,29 +67,16 @@ pub(crate) trait Wire: Send {
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message>;
 }
 
-impl Protocol {
-    pub(crate) fn wire(self) -> Box<dyn Wire> {
-        match self {
-            Self::Resp => Box::<resp::Resp>::default(),
-            Self::Postgres => Box::<postgres::Postgres>::default(),
-            Self::MySql => Box::<mysql::MySql>::default(),
-            Self::ZooKeeper => Box::<zookeeper::ZooKeeper>::default(),
-            Self::Grpc => Box::<http2::Http2>::default(),
-            Self::Unknown => Box::new(Unknown),
-        }
-    }
-}
-
-struct Unknown;
+pub(super) struct Unknown;
 
 impl Wire for Unknown {
     fn to_server(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         let length = arrived.len();
-        (length > 0).then(|| Message::take(arrived, length, vec![Class::Request]))?
+        (length > 0).then(|| Message::take(arrived, length, vec![MessageClass::Request]))?
     }
 
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         let length = arrived.len();
-        (length > 0).then(|| Message::take(arrived, length, vec![Class::Answer]))?
+        (length > 0).then(|| Message::take(arrived, length, vec![MessageClass::Answer]))?
     }
 }

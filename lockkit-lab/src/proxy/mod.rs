@@ -13,14 +13,15 @@
 //! second piece back until the first one is acknowledged, mostly by the answer to
 //! it: its back-to-back requests are two round trips, and are counted so.
 
+mod connection;
 mod counts;
 mod fault;
 mod http2;
 mod hub;
-mod link;
 mod message;
 mod mysql;
 mod postgres;
+mod relay;
 mod resp;
 mod zookeeper;
 
@@ -32,9 +33,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use connection::lock;
 pub use counts::Counts;
-pub use fault::{End, Fault, Strike, When};
-use hub::{Hub, lock};
+pub use fault::{End, Fault, FaultFired, When};
+use hub::Hub;
 pub use message::Protocol;
 
 use super::error::{Doing, Result};
@@ -152,7 +154,7 @@ impl Proxy {
     }
 
     /// Orders a fault. It strikes once; several may be ordered.
-    pub fn fault(&self, fault: Fault, when: When) -> Strike {
+    pub fn fault(&self, fault: Fault, when: When) -> FaultFired {
         self.hub.order(fault, when)
     }
 
@@ -186,7 +188,7 @@ impl Proxy {
             acceptors.push(tokio::spawn(async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let _ = client.set_nodelay(true);
-                    tokio::spawn(hub.new_link(targets.next()).run(Arc::clone(&hub), client));
+                    tokio::spawn(hub.new_connection(targets.next()).run(Arc::clone(&hub), client));
                 }
             }));
         }
@@ -223,5 +225,18 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         lock(&self.acceptors).iter().for_each(JoinHandle::abort);
         self.hub.end();
+    }
+}
+
+impl Protocol {
+    fn wire(self) -> Box<dyn message::Wire> {
+        match self {
+            Self::Resp => Box::<resp::Resp>::default(),
+            Self::Postgres => Box::<postgres::Postgres>::default(),
+            Self::MySql => Box::<mysql::MySql>::default(),
+            Self::ZooKeeper => Box::<zookeeper::ZooKeeper>::default(),
+            Self::Grpc => Box::<http2::Http2>::default(),
+            Self::Unknown => Box::new(message::Unknown),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Messages of MySQL's protocol, which is half duplex: an answer reaches until the
 //! client speaks again. May not interpret results.
 
-use super::message::{Class, Message, Wire};
+use super::message::{Message, MessageClass, Wire};
 
 const HEAD: usize = 4;
 /// A packet of this length is continued in the next one.
@@ -25,11 +25,11 @@ impl Wire for MySql {
         let begins = match arrived.get(HEAD) {
             _ if self.continued => vec![],
             Some(&(COM_QUIT | COM_STMT_SEND_LONG_DATA | COM_STMT_CLOSE)) if first_of_command => {
-                vec![Class::Chatter]
+                vec![MessageClass::Chatter]
             }
             _ => {
                 self.asked = true;
-                vec![Class::Request]
+                vec![MessageClass::Request]
             }
         };
         self.continued = length - HEAD == LONGEST;
@@ -39,8 +39,8 @@ impl Wire for MySql {
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         let length = packet(arrived)?;
         let begins = match (self.asked, self.greeted) {
-            (true, _) => vec![Class::Answer],
-            (false, false) => vec![Class::Chatter],
+            (true, _) => vec![MessageClass::Answer],
+            (false, false) => vec![MessageClass::Chatter],
             (false, true) => vec![],
         };
         (self.asked, self.greeted) = (false, true);

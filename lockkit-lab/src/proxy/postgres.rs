@@ -1,6 +1,6 @@
 //! Messages of PostgreSQL's protocol 3. May not interpret SQL.
 
-use super::message::{Class, Message, Wire};
+use super::message::{Message, MessageClass, Wire};
 
 const CANCEL: u32 = 80_877_102;
 const SSL: u32 = 80_877_103;
@@ -31,10 +31,10 @@ impl Wire for Postgres {
         }
         let length = typed(arrived)?;
         let begins = match arrived[0] {
-            b'X' => vec![Class::Chatter],
+            b'X' => vec![MessageClass::Chatter],
             b'd' | b'c' | b'f' => vec![], // data of a COPY
             kind => {
-                let begins = if self.in_request { vec![] } else { vec![Class::Request] };
+                let begins = if self.in_request { vec![] } else { vec![MessageClass::Request] };
                 if !self.in_request && self.flushed {
                     (self.in_answer, self.flushed) = (false, false);
                 }
@@ -49,15 +49,15 @@ impl Wire for Postgres {
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         if self.one_byte && !arrived.is_empty() {
             self.one_byte = false;
-            return Message::take(arrived, 1, vec![Class::Answer]);
+            return Message::take(arrived, 1, vec![MessageClass::Answer]);
         }
         let length = typed(arrived)?;
         let kind = arrived[0];
         let begins = match kind {
-            b'A' => vec![Class::Push],
-            b'N' | b'S' if !self.in_answer => vec![Class::Chatter],
+            b'A' => vec![MessageClass::Push],
+            b'N' | b'S' if !self.in_answer => vec![MessageClass::Chatter],
             _ => {
-                let begins = if self.in_answer { vec![] } else { vec![Class::Answer] };
+                let begins = if self.in_answer { vec![] } else { vec![MessageClass::Answer] };
                 self.in_answer = !ends_answer(kind, &arrived[5..length]);
                 begins
             }
@@ -78,7 +78,7 @@ impl Postgres {
             CANCEL => {}
             _ => self.untyped = false,
         }
-        Message::take(arrived, length, vec![Class::Request])
+        Message::take(arrived, length, vec![MessageClass::Request])
     }
 }
 

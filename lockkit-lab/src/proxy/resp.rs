@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Class, Message, Wire};
+use super::message::{Message, MessageClass, Wire};
 
 /// First words of messages that come in answer to a request although they look
 /// like pushes.
@@ -37,7 +37,7 @@ impl Wire for Resp {
         }
         let chatter = first_word(arrived).is_some_and(|word| word.eq_ignore_ascii_case(b"publish"));
         self.chatter.push_back(chatter);
-        let class = if chatter { Class::Chatter } else { Class::Request };
+        let class = if chatter { MessageClass::Chatter } else { MessageClass::Request };
         Message::take(arrived, length, vec![class])
     }
 
@@ -52,10 +52,10 @@ impl Wire for Resp {
             _ => false,
         };
         let class = match push {
-            true if last_word(&arrived[..length]).starts_with(ALIVE) => Class::Chatter,
-            true => Class::Push,
-            false if self.chatter.pop_front() == Some(true) => Class::Chatter,
-            false => Class::Answer,
+            true if last_word(&arrived[..length]).starts_with(ALIVE) => MessageClass::Chatter,
+            true => MessageClass::Push,
+            false if self.chatter.pop_front() == Some(true) => MessageClass::Chatter,
+            false => MessageClass::Answer,
         };
         Message::take(arrived, length, vec![class])
     }
@@ -113,7 +113,7 @@ fn last_word(bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn classes(wire: &mut Resp, bytes: &str) -> Vec<Class> {
+    fn classes(wire: &mut Resp, bytes: &str) -> Vec<MessageClass> {
         let mut buffer = bytes.as_bytes().to_vec();
         let mut found = Vec::new();
         while let Some(message) = wire.to_client(&mut buffer) {
@@ -127,7 +127,7 @@ mod tests {
     fn nested_and_empty_values_are_one_message_each() {
         let bytes =
             "*2\r\n*1\r\n:1\r\n$-1\r\n*0\r\n$0\r\n\r\n%1\r\n+a\r\n_\r\n|1\r\n+t\r\n:9\r\n+OK\r\n";
-        assert_eq!(classes(&mut Resp::default(), bytes), [Class::Answer; 5]);
+        assert_eq!(classes(&mut Resp::default(), bytes), [MessageClass::Answer; 5]);
     }
 
     #[test]
@@ -143,10 +143,10 @@ mod tests {
     fn an_array_that_begins_with_message_is_a_push_only_after_a_subscription() {
         let bytes = "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n";
         let mut wire = Resp::default();
-        assert_eq!(classes(&mut wire, bytes), [Class::Answer]);
+        assert_eq!(classes(&mut wire, bytes), [MessageClass::Answer]);
         let mut command = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n".to_vec();
         wire.to_server(&mut command).unwrap();
-        assert_eq!(classes(&mut wire, bytes), [Class::Push]);
+        assert_eq!(classes(&mut wire, bytes), [MessageClass::Push]);
     }
 
     #[test]
@@ -155,13 +155,16 @@ mod tests {
         let publish = "*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$7\r\nalive 1\r\n*1\r\n$4\r\nPING\r\n";
         let mut sent = publish.as_bytes().to_vec();
         let mut said = || wire.to_server(&mut sent).unwrap().begins;
-        assert_eq!((said(), said()), (vec![Class::Chatter], vec![Class::Request]));
-        assert_eq!(classes(&mut wire, ":1\r\n+PONG\r\n"), [Class::Chatter, Class::Answer]);
+        assert_eq!((said(), said()), (vec![MessageClass::Chatter], vec![MessageClass::Request]));
+        assert_eq!(
+            classes(&mut wire, ":1\r\n+PONG\r\n"),
+            [MessageClass::Chatter, MessageClass::Answer]
+        );
         let mut subscribe = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n".to_vec();
         wire.to_server(&mut subscribe).unwrap();
         let told =
             |text: &str| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{text}\r\n", text.len());
-        assert_eq!(classes(&mut wire, &told("alive 1")), [Class::Chatter]);
-        assert_eq!(classes(&mut wire, &told("look 1")), [Class::Push]);
+        assert_eq!(classes(&mut wire, &told("alive 1")), [MessageClass::Chatter]);
+        assert_eq!(classes(&mut wire, &told("look 1")), [MessageClass::Push]);
     }
 }

@@ -1,7 +1,7 @@
 //! Messages of ZooKeeper's protocol: frames that begin with their length. May not
 //! interpret requests.
 
-use super::message::{Class, Message, Wire};
+use super::message::{Message, MessageClass, Wire};
 
 const XID_EVENT: i32 = -1;
 const XID_PING: i32 = -2;
@@ -25,16 +25,20 @@ impl Wire for ZooKeeper {
         let (length, xid) = self.frame(arrived)?;
         let ping = self.asked && xid == Some(XID_PING);
         self.asked = true;
-        Message::take(arrived, length, vec![if ping { Class::Chatter } else { Class::Request }])
+        Message::take(
+            arrived,
+            length,
+            vec![if ping { MessageClass::Chatter } else { MessageClass::Request }],
+        )
     }
 
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         let (length, xid) = self.frame(arrived)?;
         let class = match xid {
             _ if self.text && self.answered => return Message::take(arrived, length, vec![]),
-            Some(XID_EVENT) if self.answered => Class::Push,
-            Some(XID_PING) if self.answered => Class::Chatter,
-            _ => Class::Answer,
+            Some(XID_EVENT) if self.answered => MessageClass::Push,
+            Some(XID_PING) if self.answered => MessageClass::Chatter,
+            _ => MessageClass::Answer,
         };
         self.answered = true;
         Message::take(arrived, length, vec![class])

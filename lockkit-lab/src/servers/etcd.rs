@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use tokio::time;
 
 use crate::error::{Doing, LabError, Result};
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::raw::etcd;
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 
 /// How long the others may refuse to change the list of members.
 const REPLACING: Duration = Duration::from_secs(30);
@@ -157,12 +157,12 @@ impl Recipe for Etcd {
         self.members[self.at].client.addr()
     }
 
-    async fn prepare(&self, _: &Home) -> Result<()> {
+    async fn prepare(&self, _: &ServerDir) -> Result<()> {
         // It makes its folder itself, with the rights that it wants.
         Ok(())
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         let mut client = format!("http://{}", self.addr());
         if let Some(Secured { port, .. }) = &self.secured {
             client = format!("{client},https://{}", port.addr());
@@ -212,7 +212,7 @@ impl Recipe for Etcd {
         }
     }
 
-    async fn lose(&self, home: &Home) -> Result<()> {
+    async fn lose(&self, home: &ServerDir) -> Result<()> {
         let data = home.data();
         fs::remove_dir_all(&data).doing(format!("removing {}", data.display()))?;
         if self.members.len() > 1 {

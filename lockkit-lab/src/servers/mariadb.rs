@@ -7,11 +7,11 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::raw::mysql;
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 
 /// The database that its URL names.
 pub(crate) const DATABASE: &str = "lockkit";
@@ -61,7 +61,7 @@ impl Recipe for MariaDb {
         Some("mysql")
     }
 
-    async fn prepare(&self, home: &Home) -> Result<()> {
+    async fn prepare(&self, home: &ServerDir) -> Result<()> {
         if home.data().exists() {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Recipe for MariaDb {
         home.run(command).await
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         let mut command = home.command(mysqld().as_deref().unwrap_or("mariadbd"))?;
         let file = |name: &str| home.path().join(name).display().to_string();
         command.arg("--no-defaults").args([

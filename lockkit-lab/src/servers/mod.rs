@@ -1,4 +1,5 @@
-//! One file per kind of server: how it is started and asked.
+//! What differs between kinds of servers: how data is prepared, which command serves it, and which
+//! question shows that it serves; a file per kind. May not start processes that stay: that is `server`.
 
 pub(crate) mod etcd;
 pub(crate) mod mariadb;
@@ -8,11 +9,16 @@ pub(crate) mod redis_cluster;
 pub(crate) mod redis_sentinel;
 pub(crate) mod zookeeper;
 
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
+use std::process::Command;
 
-use super::error::Result;
+use async_trait::async_trait;
+
+use super::error::{Doing, Result};
 use super::kind::Kind;
-use super::recipe::Recipe;
+use super::server_dir::ServerDir;
 
 /// How to run one server of this kind that stands alone.
 pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
@@ -33,5 +39,35 @@ pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
         Kind::MariaDb => format!("mysql://root@{addr}/{}", mariadb::DATABASE),
         Kind::ZooKeeper => format!("zk://{addr}"),
         Kind::Etcd => format!("etcd://{addr}"),
+    }
+}
+
+#[async_trait]
+pub(crate) trait Recipe: Send + Sync + std::fmt::Debug {
+    /// Its name among the servers of one lab folder.
+    fn name(&self) -> String;
+
+    fn kind(&self) -> Kind;
+
+    fn addr(&self) -> SocketAddr;
+
+    /// The account to run under when the lab is run by root.
+    fn account(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Makes the data, where there is none.
+    async fn prepare(&self, home: &ServerDir) -> Result<()>;
+
+    /// The command that serves the data.
+    fn command(&self, home: &ServerDir) -> Result<Command>;
+
+    /// Asks the server something that only a server in working order answers.
+    async fn answers(&self) -> io::Result<()>;
+
+    /// Removes the data of a server that is down.
+    async fn lose(&self, home: &ServerDir) -> Result<()> {
+        let data = home.data();
+        fs::remove_dir_all(&data).doing(format!("removing {}", data.display()))
     }
 }

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::error::{Doing, Result};
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::program;
 use crate::raw::postgres;
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -54,7 +54,7 @@ impl Recipe for Postgres {
         Some("postgres")
     }
 
-    async fn prepare(&self, home: &Home) -> Result<()> {
+    async fn prepare(&self, home: &ServerDir) -> Result<()> {
         if home.data().exists() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Recipe for Postgres {
         file.write_all(b"\nfsync = off\n").doing("writing settings")
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         let mut command = home.command("postgres")?;
         command.arg("-D").arg(home.data()).args(["-p", &self.port.number().to_string()]);
         for setting in [
@@ -97,7 +97,7 @@ impl Recipe for Postgres {
         postgres::Connection::open(self.addr()).await?.query("SELECT 1").await.map(drop)
     }
 
-    async fn lose(&self, home: &Home) -> Result<()> {
+    async fn lose(&self, home: &ServerDir) -> Result<()> {
         free_segment(home).await?;
         let data = home.data();
         std::fs::remove_dir_all(&data).doing(format!("removing {}", data.display()))
@@ -106,7 +106,7 @@ impl Recipe for Postgres {
 
 /// A killed PostgreSQL leaves a segment of shared memory behind, whose id only its
 /// data knows: the last word of the seventh line of this file.
-async fn free_segment(home: &Home) -> Result<()> {
+async fn free_segment(home: &ServerDir) -> Result<()> {
     let note = std::fs::read_to_string(home.data().join("postmaster.pid")).unwrap_or_default();
     let Some(id) = note.lines().nth(6).and_then(|line| line.split_whitespace().last()) else {
         return Ok(());

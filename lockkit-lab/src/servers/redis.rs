@@ -8,11 +8,11 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::raw::resp;
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 
 #[derive(Debug)]
 pub(crate) struct Redis {
@@ -81,7 +81,7 @@ impl Recipe for Redis {
         self.port.addr()
     }
 
-    async fn prepare(&self, home: &Home) -> Result<()> {
+    async fn prepare(&self, home: &ServerDir) -> Result<()> {
         home.make_data()?;
         // What sentinels and clusters tell a server stands in its configuration,
         // which outlives its data; they would otherwise forget each other.
@@ -110,7 +110,7 @@ impl Recipe for Redis {
         Ok(())
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         // appendfsync no: a killed process loses nothing that it had written; only
         // the machine could, and the lab does not kill the machine.
         let mut command = home.command(self.program)?;

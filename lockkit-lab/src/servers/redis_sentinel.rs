@@ -8,11 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::raw::resp::{self, Reply};
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 
 /// The name of the master whom the sentinels watch.
 pub(crate) const MASTER: &str = "main";
@@ -44,7 +44,7 @@ impl Recipe for Sentinel {
         self.port.addr()
     }
 
-    async fn prepare(&self, home: &Home) -> Result<()> {
+    async fn prepare(&self, home: &ServerDir) -> Result<()> {
         home.make_data()?;
         if home.data().join("sentinel.conf").exists() {
             return Ok(());
@@ -62,7 +62,7 @@ impl Recipe for Sentinel {
         home.write("data/sentinel.conf", &text)
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         let mut command = home.command("redis-server")?;
         command.arg(home.data().join("sentinel.conf")).arg("--sentinel");
         Ok(command)

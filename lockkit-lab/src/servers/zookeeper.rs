@@ -9,12 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::home::Home;
 use crate::kind::Kind;
 use crate::port::Port;
 use crate::program;
 use crate::raw::zookeeper;
-use crate::recipe::Recipe;
+use crate::server_dir::ServerDir;
+use crate::servers::Recipe;
 use crate::tls::Tls;
 
 /// Where Debian puts what the server consists of.
@@ -118,7 +118,7 @@ impl ZooKeeper {
         self.patience = silence;
     }
 
-    fn configuration(&self, home: &Home) -> String {
+    fn configuration(&self, home: &ServerDir) -> String {
         let mut text = format!(
             "tickTime={}\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
              initLimit=20\nsyncLimit={}\nmaxClientCnxns=0\nadmin.enableServer=false\n\
@@ -169,7 +169,7 @@ impl Recipe for ZooKeeper {
         self.port.addr()
     }
 
-    async fn prepare(&self, home: &Home) -> Result<()> {
+    async fn prepare(&self, home: &ServerDir) -> Result<()> {
         home.make_data()?;
         home.write("zoo.cfg", &self.configuration(home))?;
         home.write("log4j.properties", LOGGING)?;
@@ -183,7 +183,7 @@ impl Recipe for ZooKeeper {
         }
     }
 
-    fn command(&self, home: &Home) -> Result<Command> {
+    fn command(&self, home: &ServerDir) -> Result<Command> {
         let mut classes = home.path().display().to_string();
         let more = self.demands.tls.iter().flat_map(|_| TLS_JARS);
         for jar in JARS.into_iter().chain(more) {

@@ -12,9 +12,9 @@ use lockkit_core::LockManager;
 use lockkit_core::capabilities::Fault;
 
 use super::client::Orders;
-use super::plan::{Plan, Strike};
+use super::plan::{Plan, PlannedFault};
 use super::processes::Processes;
-use super::{Saboteur, Stage, Storm};
+use super::{FaultInjector, Stage, Storm};
 
 /// The lock that consumers take turns at.
 pub(super) const LOCK: &str = "storm/consumer";
@@ -155,9 +155,9 @@ impl Storm {
             folder: self.folder.clone(),
         };
         let processes = Processes::start(self, &stage.url, "storm-consumer", &orders)?;
-        let plan = Plan::new(self, &stage.saboteur.faults());
-        let faults = plan.strikes.len();
-        strike(plan, self.lasts, &processes, &stage.saboteur).await?;
+        let plan = Plan::new(self, &stage.injector.faults());
+        let faults = plan.faults.len();
+        inject_all(plan, self.lasts, &processes, &stage.injector).await?;
         processes.join(self.lasts + Duration::from_secs(120)).await?;
         // The one that comes last: nobody is left in its way but by a lease.
         let guard = look.mutex(LOCK).lock().await.map_err(io::Error::other)?;
@@ -180,21 +180,21 @@ impl Storm {
     }
 }
 
-async fn strike(
+async fn inject_all(
     plan: Plan,
     lasts: Duration,
     processes: &Processes,
-    saboteur: &Arc<dyn Saboteur>,
+    injector: &Arc<dyn FaultInjector>,
 ) -> io::Result<()> {
     let begun = tokio::time::Instant::now();
-    for Strike { at, lasts, fault, target } in plan.strikes {
+    for PlannedFault { at, lasts, fault, target } in plan.faults {
         tokio::time::sleep_until(begun + at).await;
         match fault {
             Fault::ClientDies => processes.kill(target)?,
             Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
             _ => {
-                let target = saboteur.aim(fault, &[LOCK.to_owned()]).await;
-                saboteur.strike(fault, lasts, &target).await;
+                let target = injector.aim(fault, &[LOCK.to_owned()]).await;
+                injector.inject(fault, lasts, &target).await;
             }
         }
     }

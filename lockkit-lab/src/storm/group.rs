@@ -1,4 +1,4 @@
-//! A saboteur for a group of servers, with a proxy between it and its clients.
+//! A fault injector for a group of servers, with a proxy between it and its clients.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::{Saboteur, Target};
+use super::{FaultInjector, Target};
 use crate::proxy::{self, When};
 use crate::{Data, Group, LabError, Layout, Proxy, Server};
 
 /// Strikes at one member of a Redis group at a time, and at the network before all of them.
 #[derive(Debug)]
-pub struct GroupSaboteur {
+pub struct GroupInjector {
     group: Group,
     proxy: Proxy,
     /// How many strikes there were at members: they have turns.
-    strikes: AtomicUsize,
+    faults: AtomicUsize,
     /// Whether the old leader lives on when another takes over.
     splits: bool,
 }
 
-impl GroupSaboteur {
+impl GroupInjector {
     /// Strikes at this group, whose clients go through this proxy.
     pub fn new(group: Group, proxy: Proxy) -> Self {
-        Self { group, proxy, strikes: AtomicUsize::new(0), splits: false }
+        Self { group, proxy, faults: AtomicUsize::new(0), splits: false }
     }
 
     /// The same, but leaders stand still instead of dying: two serve for a while after each
@@ -40,7 +40,7 @@ impl GroupSaboteur {
     }
 
     fn turn(&self) -> usize {
-        self.strikes.fetch_add(1, Ordering::Relaxed)
+        self.faults.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Those of these locks that may live at this master: all that no other one is seen to have.
@@ -63,7 +63,7 @@ impl GroupSaboteur {
         if matches!(fault, Fault::Partition | Fault::ConnectionCut) {
             return Ok(Target::whole("network"));
         }
-        let victim = self.victim(self.strikes.load(Ordering::Relaxed)).await?;
+        let victim = self.victim(self.faults.load(Ordering::Relaxed)).await?;
         let locks = match self.group.layout().divides_its_keys() {
             true => self.locks_at(victim, locks).await?,
             false => Vec::new(),
@@ -112,7 +112,7 @@ impl GroupSaboteur {
         moving.finish().await
     }
 
-    async fn try_to_strike(&self, fault: Fault, lasts: Duration) -> Result<(), LabError> {
+    async fn try_to_inject(&self, fault: Fault, lasts: Duration) -> Result<(), LabError> {
         let turn = self.turn();
         match fault {
             Fault::Failover => self.fail_over(turn, true).await,
@@ -151,7 +151,7 @@ fn some_key(turn: usize) -> String {
 }
 
 #[async_trait]
-impl Saboteur for GroupSaboteur {
+impl FaultInjector for GroupInjector {
     fn faults(&self) -> Vec<Fault> {
         let mut faults = vec![Fault::ConnectionCut, Fault::Partition];
         match self.group.layout() {
@@ -175,8 +175,8 @@ impl Saboteur for GroupSaboteur {
         target.unwrap_or_else(|error| Target::whole(error.to_string()))
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
-        if let Err(error) = self.try_to_strike(fault, lasts).await {
+    async fn inject(&self, fault: Fault, lasts: Duration, _: &Target) {
+        if let Err(error) = self.try_to_inject(fault, lasts).await {
             eprintln!("storm: {fault:?} was not staged as it should be: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! A saboteur for a group of servers that has a leader: kills it, or has it stand still, so that the
+//! A fault injector for a group of servers that has a leader: kills it, or has it stand still, so that the
 //! others elect another; and cuts a follower off from it, or it from all others, where the group can
 //! be divided.
 
@@ -8,29 +8,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::{Saboteur, Target};
+use super::{FaultInjector, Target};
 use crate::{Data, Group, LabError, Rift};
 
 /// Strikes at the leader of a group.
 #[derive(Debug)]
-pub struct LeaderSaboteur {
+pub struct LeaderInjector {
     group: Group,
     fault: Fault,
     /// How many there were: each is of the next kind in turn.
-    strikes: AtomicUsize,
+    faults: AtomicUsize,
 }
 
-impl LeaderSaboteur {
+impl LeaderInjector {
     /// Strikes at the leader of this group. What that costs is `LeaderLost` in a majority, and
     /// `Failover` where a replica may lag.
     pub fn new(group: Group, fault: Fault) -> Self {
-        Self { group, fault, strikes: AtomicUsize::new(0) }
+        Self { group, fault, faults: AtomicUsize::new(0) }
     }
 
     async fn lose_leader(&self, lasts: Duration) -> Result<(), LabError> {
         let leader = self.group.leader().await?;
         let kinds = if self.group.is_divisible() { 4 } else { 2 };
-        match self.strikes.fetch_add(1, Ordering::Relaxed) % kinds {
+        match self.faults.fetch_add(1, Ordering::Relaxed) % kinds {
             0 => {
                 leader.kill().await;
                 tokio::time::sleep(lasts).await;
@@ -55,7 +55,7 @@ impl LeaderSaboteur {
 }
 
 #[async_trait]
-impl Saboteur for LeaderSaboteur {
+impl FaultInjector for LeaderInjector {
     fn faults(&self) -> Vec<Fault> {
         vec![self.fault]
     }
@@ -70,7 +70,7 @@ impl Saboteur for LeaderSaboteur {
         Target::whole(leader.map_or_else(|error| error.to_string(), crate::Server::name))
     }
 
-    async fn strike(&self, _: Fault, lasts: Duration, _: &Target) {
+    async fn inject(&self, _: Fault, lasts: Duration, _: &Target) {
         // The storm goes on when a strike fails; its report shows what did not work afterwards.
         if let Err(error) = self.lose_leader(lasts).await {
             eprintln!("storm: the leader was not lost, or did not come back: {error}");

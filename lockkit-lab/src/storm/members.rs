@@ -1,4 +1,4 @@
-//! A saboteur for several servers that make one service without knowing of each other: strikes at
+//! A fault injector for several servers that make one service without knowing of each other: strikes at
 //! one of them at a time.
 
 use std::sync::{Mutex, PoisonError};
@@ -9,38 +9,38 @@ use lockkit_core::capabilities::Fault;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::server::ServerSaboteur;
-use super::{Saboteur, Target};
+use super::server::ServerInjector;
+use super::{FaultInjector, Target};
 
 /// Strikes at a minority: one of these members at a time.
 #[derive(Debug)]
-pub struct MembersSaboteur {
-    members: Vec<ServerSaboteur>,
+pub struct MembersInjector {
+    members: Vec<ServerInjector>,
     rng: Mutex<StdRng>,
     rest: Duration,
 }
 
-impl MembersSaboteur {
+impl MembersInjector {
     /// Which of the members is struck follows from the seed. One that lost its data is away for
     /// another while, in which no other is struck: `rest` says for how long.
-    pub fn new(members: Vec<ServerSaboteur>, seed: u64, rest: Duration) -> Self {
+    pub fn new(members: Vec<ServerInjector>, seed: u64, rest: Duration) -> Self {
         Self { members, rng: Mutex::new(StdRng::seed_from_u64(seed)), rest }
     }
 }
 
 /// What tells one member from another in a history.
-fn address(member: &ServerSaboteur) -> String {
+fn address(member: &ServerInjector) -> String {
     member.server().addr().to_string()
 }
 
 #[async_trait]
-impl Saboteur for MembersSaboteur {
+impl FaultInjector for MembersInjector {
     fn faults(&self) -> Vec<Fault> {
-        self.members.first().map(Saboteur::faults).unwrap_or_default()
+        self.members.first().map(FaultInjector::faults).unwrap_or_default()
     }
 
     fn log(&self) -> String {
-        self.members.iter().map(Saboteur::log).collect::<Vec<_>>().join("\n")
+        self.members.iter().map(FaultInjector::log).collect::<Vec<_>>().join("\n")
     }
 
     async fn aim(&self, _: Fault, _: &[String]) -> Target {
@@ -49,9 +49,9 @@ impl Saboteur for MembersSaboteur {
         Target::whole(address(victim))
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration, target: &Target) {
+    async fn inject(&self, fault: Fault, lasts: Duration, target: &Target) {
         let Some(victim) = self.members.iter().find(|m| address(m) == target.on) else { return };
-        victim.strike(fault, lasts, target).await;
+        victim.inject(fault, lasts, target).await;
         if fault == Fault::DataLost {
             tokio::time::sleep(self.rest).await;
         }

@@ -1,7 +1,7 @@
 //! The storm: many clients, in tasks and in OS processes, on a few locks in all modes, under a
 //! random but seeded plan of faults; recorded, and judged.
 //!
-//! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`Saboteur`] strikes,
+//! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`FaultInjector`] strikes,
 //! and [`Storm::run`] puts them together; a [`Stage`] is where it happens. [`checkpoint`] is a storm
 //! of another kind: for consumers that keep in a register how far they are.
 
@@ -31,13 +31,13 @@ use lockkit_core::{LockManager, Space};
 use crate::history::register::GuardedRegisters;
 use crate::history::{History, Judgement, Promises, Recorded, Recorder, What, draw, judge};
 use client::Orders;
-use plan::{Plan, Strike};
+use plan::{Plan, PlannedFault};
 use processes::Processes;
 pub use stage::{FAULTS, Stage};
 
 /// Stages faults of the server, the network, or whatever else is not a client's process.
 #[async_trait]
-pub trait Saboteur: Send + Sync {
+pub trait FaultInjector: Send + Sync {
     /// What it can stage.
     fn faults(&self) -> Vec<Fault>;
     /// Whom the next strike of this fault hits, and which of these locks it may touch.
@@ -46,7 +46,7 @@ pub trait Saboteur: Send + Sync {
         Target::whole("server")
     }
     /// Begins a fault, lets it last, and ends it.
-    async fn strike(&self, fault: Fault, lasts: Duration, target: &Target);
+    async fn inject(&self, fault: Fault, lasts: Duration, target: &Target);
     /// What the server wrote into its log last, for who looks for the cause of a violation.
     fn log(&self) -> String {
         String::new()
@@ -71,15 +71,15 @@ impl Target {
 
 /// Nobody strikes but at clients.
 #[derive(Clone, Copy, Debug)]
-pub struct NoSaboteur;
+pub struct NoFaults;
 
 #[async_trait]
-impl Saboteur for NoSaboteur {
+impl FaultInjector for NoFaults {
     fn faults(&self) -> Vec<Fault> {
         Vec::new()
     }
 
-    async fn strike(&self, _: Fault, _: Duration, _: &Target) {}
+    async fn inject(&self, _: Fault, _: Duration, _: &Target) {}
 }
 
 /// How a storm is to be.
@@ -105,7 +105,7 @@ pub struct Storm {
     /// Where histories are written.
     pub folder: PathBuf,
     /// Whether client processes are frozen and killed.
-    pub strike_clients: bool,
+    pub faults_at_clients: bool,
 }
 
 /// What came of a storm.
@@ -128,7 +128,7 @@ impl Storm {
         here: Vec<LockManager>,
         look: &LockManager,
     ) -> io::Result<Report> {
-        let saboteur = &stage.saboteur;
+        let injector = &stage.injector;
         std::fs::create_dir_all(&self.folder)?;
         let registers = GuardedRegisters::default().serve()?;
         let judge_file = self.folder.join("storm.jsonl");
@@ -149,8 +149,8 @@ impl Storm {
             tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
         }
         let processes = Processes::start(self, &stage.url, "storm-client", &orders)?;
-        let plan = Plan::new(self, &saboteur.faults());
-        self.carry_out(plan, &processes, saboteur, &recorder).await?;
+        let plan = Plan::new(self, &injector.faults());
+        self.run_plan(plan, &processes, injector, &recorder).await?;
         processes.join(self.lasts + Duration::from_secs(60)).await?;
         while let Some(result) = tasks.join_next().await {
             result??;
@@ -158,33 +158,33 @@ impl Storm {
         self.look(look, &recorder).await?;
         let report = self.conclude(look)?;
         if !report.judgement.acquitted() {
-            std::fs::write(self.folder.join("server.log"), saboteur.log())?;
+            std::fs::write(self.folder.join("server.log"), injector.log())?;
         }
         Ok(report)
     }
 
-    async fn carry_out(
+    async fn run_plan(
         &self,
         plan: Plan,
         processes: &Processes,
-        saboteur: &Arc<dyn Saboteur>,
+        injector: &Arc<dyn FaultInjector>,
         recorder: &Arc<Recorder>,
     ) -> io::Result<()> {
         let begun = tokio::time::Instant::now();
-        for Strike { at, lasts, fault, target } in plan.strikes {
+        for PlannedFault { at, lasts, fault, target } in plan.faults {
             tokio::time::sleep_until(begun + at).await;
             let hit = match fault {
                 Fault::ClientDies | Fault::ClientStandsStill => {
                     Target::whole(format!("process {target}"))
                 }
-                _ => saboteur.aim(fault, &self.names()).await,
+                _ => injector.aim(fault, &self.names()).await,
             };
             let Target { on, locks } = hit.clone();
             recorder.record(What::FaultBegins { fault, on: on.clone(), locks })?;
             match fault {
                 Fault::ClientDies => processes.kill(target)?,
                 Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
-                _ => saboteur.strike(fault, lasts, &hit).await,
+                _ => injector.inject(fault, lasts, &hit).await,
             }
             recorder.record(What::FaultEnds { fault, on })?;
         }

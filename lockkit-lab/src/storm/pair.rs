@@ -1,4 +1,4 @@
-//! A saboteur for a primary with a standby: the primary dies, the standby takes over, and the server
+//! A fault injector for a primary with a standby: the primary dies, the standby takes over, and the server
 //! that died becomes the standby.
 
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::{Saboteur, Target};
+use super::{FaultInjector, Target};
 use crate::{LabError, Pair, Proxy, Replication};
 
 /// Strikes at the primary of a pair, whose clients go through a proxy.
 #[derive(Debug)]
-pub(super) struct PairSaboteur {
+pub(super) struct PairInjector {
     pair: Pair,
     proxy: Proxy,
     /// Whether the standby misses what is written for a while before.
     lags: bool,
 }
 
-impl PairSaboteur {
+impl PairInjector {
     pub(super) fn new(pair: Pair, proxy: Proxy, replication: Replication) -> Self {
         Self { pair, proxy, lags: replication == Replication::PostgresAsynchronous }
     }
@@ -36,7 +36,7 @@ impl PairSaboteur {
 }
 
 #[async_trait]
-impl Saboteur for PairSaboteur {
+impl FaultInjector for PairInjector {
     fn faults(&self) -> Vec<Fault> {
         vec![Fault::Failover]
     }
@@ -49,7 +49,7 @@ impl Saboteur for PairSaboteur {
         Target::whole(self.pair.primary().name())
     }
 
-    async fn strike(&self, _: Fault, lasts: Duration, _: &Target) {
+    async fn inject(&self, _: Fault, lasts: Duration, _: &Target) {
         // The storm goes on when a strike fails; its report shows what did not work afterwards.
         if let Err(error) = self.fail_over(lasts).await {
             eprintln!("storm: the standby did not take over: {error}");

@@ -18,12 +18,12 @@ const IN_A_ROW: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// One after the other.
-    pub strikes: Vec<Strike>,
+    pub faults: Vec<PlannedFault>,
 }
 
 /// A fault that strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strike {
+pub struct PlannedFault {
     /// How long after the beginning.
     pub at: Duration,
     /// For how long.
@@ -39,28 +39,33 @@ impl Plan {
     pub fn new(storm: &Storm, faults: &[Fault]) -> Self {
         let mut rng = StdRng::seed_from_u64(storm.seed);
         let mut kinds = faults.to_vec();
-        if storm.strike_clients {
+        if storm.faults_at_clients {
             kinds.extend([Fault::ClientStandsStill, Fault::ClientDies]);
         }
-        let mut strikes = Vec::new();
+        let mut faults = Vec::new();
         if kinds.is_empty() {
-            return Self { strikes };
+            return Self { faults };
         }
         // The last strikes end early enough for the storm to calm down. Before the first one, and
         // now and then, all is calm: what fails then has nothing to blame.
         let end = storm.lasts.saturating_sub(storm.ttl * 2);
         let mut at = CALM + Duration::from_millis(rng.random_range(200..800));
         while at < end {
-            if strikes.len() % IN_A_ROW == IN_A_ROW - 1 {
+            if faults.len() % IN_A_ROW == IN_A_ROW - 1 {
                 at += storm.longest() * 2 + CALM;
             }
             let fault = kinds[rng.random_range(0..kinds.len())];
             // From a hiccup to well beyond the ttl.
             let lasts = storm.ttl.mul_f64(rng.random_range(0.05..1.8));
-            strikes.push(Strike { at, lasts, fault, target: rng.random_range(0..storm.processes) });
+            faults.push(PlannedFault {
+                at,
+                lasts,
+                fault,
+                target: rng.random_range(0..storm.processes),
+            });
             at += lasts + storm.ttl.mul_f64(rng.random_range(0.1..0.8));
         }
-        Self { strikes }
+        Self { faults }
     }
 }
 
@@ -80,11 +85,11 @@ mod tests {
             wait_ttl: Duration::from_secs(2),
             program: "none".into(),
             folder: "none".into(),
-            strike_clients: true,
+            faults_at_clients: true,
         };
         let plan = |seed| Plan::new(&storm(seed), &[Fault::ServerStandsStill]);
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
-        assert!(plan(7).strikes.len() > 5);
+        assert!(plan(7).faults.len() > 5);
     }
 }

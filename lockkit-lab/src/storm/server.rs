@@ -1,23 +1,23 @@
-//! A saboteur for a server of the lab, with a proxy between it and its clients.
+//! A fault injector for a server of the lab, with a proxy between it and its clients.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::{Saboteur, Target};
+use super::{FaultInjector, Target};
 use crate::proxy::{self, When};
 use crate::{Data, Proxy, Server};
 
 /// Strikes at a server and at the network before it.
 #[derive(Debug)]
-pub struct ServerSaboteur {
+pub struct ServerInjector {
     server: Server,
     proxy: Proxy,
     faults: Vec<Fault>,
 }
 
-impl ServerSaboteur {
+impl ServerInjector {
     /// Strikes at this server, whose clients go through this proxy, with these faults out of
     /// `ConnectionCut`, `Partition`, `ServerStandsStill`, `ServerRestarts`, `WritesLost` and
     /// `DataLost`.
@@ -43,7 +43,7 @@ fn complain(what: &str) {
 }
 
 #[async_trait]
-impl Saboteur for ServerSaboteur {
+impl FaultInjector for ServerInjector {
     fn faults(&self) -> Vec<Fault> {
         self.faults.clone()
     }
@@ -52,7 +52,7 @@ impl Saboteur for ServerSaboteur {
         self.server.log_tail()
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
+    async fn inject(&self, fault: Fault, lasts: Duration, _: &Target) {
         match fault {
             Fault::ServerStandsStill => {
                 self.server.freeze().await;

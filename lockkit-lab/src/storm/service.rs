@@ -11,25 +11,25 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
 use super::processes::PYTHON;
-use super::{Saboteur, Stage, Target};
+use super::{FaultInjector, Stage, Target};
 use crate::service::ServiceProcess;
 use crate::{Kind, Server};
 
 /// Strikes at the servers in turn.
-struct ServiceSaboteur {
+struct ServiceInjector {
     servers: [ServiceProcess; 2],
     turn: AtomicUsize,
     backend: Server,
 }
 
-impl ServiceSaboteur {
+impl ServiceInjector {
     fn next(&self) -> &ServiceProcess {
         &self.servers[self.turn.load(Ordering::Relaxed) % 2]
     }
 }
 
 #[async_trait]
-impl Saboteur for ServiceSaboteur {
+impl FaultInjector for ServiceInjector {
     fn faults(&self) -> Vec<Fault> {
         vec![Fault::ServerRestarts, Fault::ServerStandsStill]
     }
@@ -38,7 +38,7 @@ impl Saboteur for ServiceSaboteur {
         Target::whole(self.next().address().to_string())
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
+    async fn inject(&self, fault: Fault, lasts: Duration, _: &Target) {
         let server = self.next();
         self.turn.fetch_add(1, Ordering::Relaxed);
         if fault == Fault::ServerStandsStill {
@@ -82,7 +82,7 @@ impl Stage {
             direct.clone(),
         ];
         let turn = AtomicUsize::new(0);
-        let saboteur = Arc::new(ServiceSaboteur { servers, turn, backend });
-        Ok(Self { url: urls.join("\n"), direct, saboteur })
+        let injector = Arc::new(ServiceInjector { servers, turn, backend });
+        Ok(Self { url: urls.join("\n"), direct, injector })
     }
 }

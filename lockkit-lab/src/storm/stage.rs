@@ -10,12 +10,12 @@ use std::time::Duration;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 
-use super::group::GroupSaboteur;
-use super::leader::LeaderSaboteur;
-use super::members::MembersSaboteur;
-use super::pair::PairSaboteur;
-use super::server::ServerSaboteur;
-use super::{NoSaboteur, Report, Saboteur, Storm};
+use super::group::GroupInjector;
+use super::leader::LeaderInjector;
+use super::members::MembersInjector;
+use super::pair::PairInjector;
+use super::server::ServerInjector;
+use super::{FaultInjector, NoFaults, Report, Storm};
 use crate::proxy::Protocol;
 use crate::{Group, Kind, LabError, Layout, Pair, Proxy, Replication, Server};
 
@@ -34,14 +34,14 @@ pub struct Stage {
     /// The URL past all faults, for who looks at the end.
     pub direct: String,
     /// Who strikes.
-    pub saboteur: Arc<dyn Saboteur>,
+    pub injector: Arc<dyn FaultInjector>,
 }
 
 impl Stage {
     /// A backend that is there already; only clients are struck.
     pub fn calm(url: impl Into<String>) -> Self {
         let url = url.into();
-        Self { direct: url.clone(), url, saboteur: Arc::new(NoSaboteur) }
+        Self { direct: url.clone(), url, injector: Arc::new(NoFaults) }
     }
 
     /// A server of its own behind a proxy, and these faults.
@@ -52,11 +52,11 @@ impl Stage {
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
     pub async fn server(kind: Kind, faults: &[Fault]) -> Result<Self, LabError> {
-        let (url, direct, saboteur) = struck(kind, faults).await?;
+        let (url, direct, injector) = struck(kind, faults).await?;
         Ok(Self {
             url: paced(kind, url),
             direct: paced(kind, direct),
-            saboteur: Arc::new(saboteur),
+            injector: Arc::new(injector),
         })
     }
 
@@ -75,17 +75,17 @@ impl Stage {
         ttl: Duration,
     ) -> Result<Self, LabError> {
         let faults: Vec<_> = FAULTS.into_iter().chain([Fault::DataLost]).collect();
-        let (mut urls, mut direct, mut saboteurs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut urls, mut direct, mut injectors) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..members {
-            let (url, past, saboteur) = struck(kind, &faults).await?;
+            let (url, past, injector) = struck(kind, &faults).await?;
             urls.push(url);
             direct.push(past);
-            saboteurs.push(saboteur);
+            injectors.push(injector);
         }
         let longest = ttl.as_millis();
         let of = |urls: Vec<String>| format!("quorum:{}?max_ttl={longest}ms", urls.join(","));
-        let saboteur = Arc::new(MembersSaboteur::new(saboteurs, seed, ttl * 2));
-        Ok(Self { url: of(urls), direct: of(direct), saboteur })
+        let injector = Arc::new(MembersInjector::new(injectors, seed, ttl * 2));
+        Ok(Self { url: of(urls), direct: of(direct), injector })
     }
 
     /// A group of servers. Of ZooKeeper and etcd, the leaders are lost; of Redis, members in turn,
@@ -100,14 +100,14 @@ impl Stage {
         let group = match layout {
             Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble(FAITH).await?,
             Layout::EtcdCluster => Group::start(layout).await?,
-            _ => return Self::redis(layout, |saboteur| saboteur).await,
+            _ => return Self::redis(layout, |injector| injector).await,
         };
         let url = match layout {
             Layout::ZooKeeperEnsemble => paced(Kind::ZooKeeper, group.url()),
             _ => group.url(),
         };
-        let saboteur = Arc::new(LeaderSaboteur::new(group, Fault::LeaderLost));
-        Ok(Self { direct: url.clone(), url, saboteur })
+        let injector = Arc::new(LeaderInjector::new(group, Fault::LeaderLost));
+        Ok(Self { direct: url.clone(), url, injector })
     }
 
     /// A PostgreSQL server whose standby takes over, again and again; the old one dies.
@@ -121,8 +121,8 @@ impl Stage {
         let pair = Pair::start(replication).await?;
         let proxy = Proxy::start(pair.primary().addr(), Protocol::Postgres).await?;
         let url = pair.primary().url_at(proxy.addr());
-        let saboteur = Arc::new(PairSaboteur::new(pair, proxy, replication));
-        Ok(Self { direct: url.clone(), url, saboteur })
+        let injector = Arc::new(PairInjector::new(pair, proxy, replication));
+        Ok(Self { direct: url.clone(), url, injector })
     }
 
     /// A group of Redis servers whose old leaders live on when another takes over.
@@ -133,17 +133,17 @@ impl Stage {
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
     pub async fn that_splits(layout: Layout) -> Result<Self, LabError> {
-        Self::redis(layout, GroupSaboteur::that_splits).await
+        Self::redis(layout, GroupInjector::that_splits).await
     }
 
     async fn redis(
         layout: Layout,
-        change: fn(GroupSaboteur) -> GroupSaboteur,
+        change: fn(GroupInjector) -> GroupInjector,
     ) -> Result<Self, LabError> {
         let group = Group::start(layout).await?;
         let proxy = group.proxy(Protocol::Resp).await?;
         let (url, direct) = (group.url_through(&proxy), group.url());
-        Ok(Self { url, direct, saboteur: Arc::new(change(GroupSaboteur::new(group, proxy))) })
+        Ok(Self { url, direct, injector: Arc::new(change(GroupInjector::new(group, proxy))) })
     }
 }
 
@@ -151,7 +151,7 @@ impl Stage {
 async fn struck(
     kind: Kind,
     faults: &[Fault],
-) -> Result<(String, String, ServerSaboteur), LabError> {
+) -> Result<(String, String, ServerInjector), LabError> {
     let protocol = match kind {
         Kind::Redis => Protocol::Resp,
         Kind::Postgres => Protocol::Postgres,
@@ -162,7 +162,7 @@ async fn struck(
     let server = Server::start(kind).await?;
     let proxy = Proxy::start(server.addr(), protocol).await?;
     let (url, direct) = (server.url_at(proxy.addr()), server.url());
-    Ok((url, direct, ServerSaboteur::new(server, proxy, faults.to_vec())))
+    Ok((url, direct, ServerInjector::new(server, proxy, faults.to_vec())))
 }
 
 /// ZooKeeper's clients are told the tick of the lab's servers: with a longer one, sessions would
@@ -189,7 +189,7 @@ impl Storm {
             wait_ttl: Duration::from_secs(4),
             program: program.into(),
             folder: std::env::temp_dir().join(folder),
-            strike_clients: true,
+            faults_at_clients: true,
         }
     }
 

@@ -10,7 +10,7 @@ use lockkit_core::driver::{Acquisition, Renewal};
 use lockkit_core::{Claim, Error, LockManager};
 
 use crate::history::{Recorder, What};
-use lockkit_conformance::wrap::{Heard, Tamper, Tampered};
+use lockkit_conformance::wrap::{ObservedAnswer, Tamper, Tampered};
 
 /// Hears what the driver answers to the clients of a process.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Witness {
         Ok(Arc::new(Self { clients }))
     }
 
-    /// The same manager, heard by this witness.
+    /// The same manager, observed by this witness.
     pub(super) fn hears(self: &Arc<Self>, locks: &LockManager) -> Result<LockManager, Error> {
         let driver = Tampered::new(locks.driver().clone(), self.clone());
         LockManager::with(Arc::new(driver), locks.settings().clone())
@@ -63,11 +63,15 @@ impl Witness {
 }
 
 impl Tamper for Witness {
-    fn heard(&self, answer: Heard<'_>, sent: u64) {
+    fn observed(&self, answer: ObservedAnswer<'_>, sent: u64) {
         match answer {
-            Heard::Acquired(claim, Acquisition::Queued { .. }) => self.placed(claim, true, sent),
-            Heard::Acquired(claim, Acquisition::Granted(_)) => self.placed(claim, false, sent),
-            Heard::Renewed(claim, Renewal::Waits { .. }) => self.placed(claim, true, sent),
+            ObservedAnswer::Acquired(claim, Acquisition::Queued { .. }) => {
+                self.placed(claim, true, sent)
+            }
+            ObservedAnswer::Acquired(claim, Acquisition::Granted(_)) => {
+                self.placed(claim, false, sent)
+            }
+            ObservedAnswer::Renewed(claim, Renewal::Waits { .. }) => self.placed(claim, true, sent),
             _ => {}
         }
     }

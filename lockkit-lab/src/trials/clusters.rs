@@ -7,7 +7,7 @@ use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
-use super::{Applied, NotApplicable, Stage};
+use super::{NotApplicable, Stage, TrialResult};
 use crate::{Data, Group, Layout, Rift, Server};
 
 const LOCK: &str = "a";
@@ -24,15 +24,15 @@ enum Falls {
     Silent,
 }
 
-pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: Stage) -> Applied {
+pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: Stage) -> TrialResult {
     every_leader(&stage, Falls::Dead).await
 }
 
-pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: Stage) -> Applied {
+pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: Stage) -> TrialResult {
     every_leader(&stage, Falls::Silent).await
 }
 
-async fn every_leader(stage: &Stage, falls: Falls) -> Applied {
+async fn every_leader(stage: &Stage, falls: Falls) -> TrialResult {
     let led = stage.site().layouts();
     if led.is_empty() {
         return NotApplicable::because("the site names no group that has a leader");
@@ -43,24 +43,24 @@ async fn every_leader(stage: &Stage, falls: Falls) -> Applied {
     Ok(())
 }
 
-async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
+async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> TrialResult {
     let fault = match layout {
         Layout::RedisSentinel | Layout::RedisClusterWithReplicas => Fault::Failover,
         _ => Fault::LeaderLost,
     };
-    let kept = keeps(stage.bench(), fault)?;
+    let kept = keeps(stage.context(), fault)?;
     let mut tokens = Tokens::new(kept);
     let group = staged(Group::start(layout).await);
-    let bench = &stage.bench_over(group.url()).await;
-    let ours = bench.manager().await;
-    let wait = bench.lively();
-    let theirs = bench.manager_with(bench.driver().await, |s| s.wait_ttl(wait));
+    let context = &stage.bench_over(group.url()).await;
+    let ours = context.manager().await;
+    let wait = context.lively();
+    let theirs = context.manager_with(context.driver().await, |s| s.wait_ttl(wait));
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
     let token = tokens.next(&guard, "under the first leader");
-    let waiting = wait_in_line(bench, &theirs, LOCK).await;
+    let waiting = wait_in_line(context, &theirs, LOCK).await;
     staged(group.hurry().await);
     let key = match layout.divides_its_keys() {
-        true => staged(group.key_with(bench.namespace().as_str()).await),
+        true => staged(group.key_with(context.namespace().as_str()).await),
         false => None,
     };
     let old = leader_of(&group, key.as_deref()).await;
@@ -72,13 +72,13 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     let new = leader_of(&group, key.as_deref()).await;
     assert_ne!(new.addr(), old.addr());
     staged(group.calm().await);
-    let verified = answered(bench, "the new leader says", || guard.verify()).await;
+    let verified = answered(context, "the new leader says", || guard.verify()).await;
     if kept == Guarantee::All {
         held.still(&verified, !waiting.is_finished());
     }
     drop(guard);
-    let limit = bench.after(wait);
-    let next = its_turn(bench, waiting, limit, None).await;
+    let limit = context.after(wait);
+    let next = its_turn(context, waiting, limit, None).await;
     tokens.next(&next, "under the new leader");
     drop(next);
     match falls {
@@ -87,8 +87,8 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     }
     staged(group.complete().await);
     staged(group.calm().await);
-    works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
-    bench.clean_up().await;
+    works_again(context, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
+    context.clean_up().await;
     Ok(())
 }
 
@@ -100,7 +100,7 @@ async fn leader_of<'a>(group: &'a Group, key: Option<&str>) -> &'a Server {
     }
 }
 
-pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Applied {
+pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> TrialResult {
     let (group, leader) = divided(&stage).await?;
     let mut members = group.members().iter();
     let alone = members.position(|m| m.addr() != leader).expect("there are followers");
@@ -109,16 +109,18 @@ pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Ap
 
 /// A leader that is alone goes on answering until it misses the others, and those soon have
 /// another.
-pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: Stage) -> Applied {
+pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: Stage) -> TrialResult {
     leader_cut_off(&stage, Rift::Silent).await
 }
 
 /// They have another one at once, and it is the old one that goes on answering meanwhile.
-pub async fn robust_07_a_leader_is_cut_off_and_the_others_see_it_first(stage: Stage) -> Applied {
+pub async fn robust_07_a_leader_is_cut_off_and_the_others_see_it_first(
+    stage: Stage,
+) -> TrialResult {
     leader_cut_off(&stage, Rift::OthersSee).await
 }
 
-async fn leader_cut_off(stage: &Stage, rift: Rift) -> Applied {
+async fn leader_cut_off(stage: &Stage, rift: Rift) -> TrialResult {
     let (group, leader) = divided(stage).await?;
     let addrs = group.members().iter().map(Server::addr);
     let others: Vec<_> = addrs.clone().filter(|addr| *addr != leader).collect();
@@ -146,28 +148,28 @@ async fn cut_off(
     alone: usize,
     others: &[SocketAddr],
     rift: Rift,
-) -> Applied {
-    let kept = keeps(stage.bench(), Fault::LeaderLost)?;
+) -> TrialResult {
+    let kept = keeps(stage.context(), Fault::LeaderLost)?;
     let mut tokens = Tokens::new(kept);
-    let bench = &stage.bench_over(group.url_at(others)).await;
-    let ttl = bench.lively();
+    let context = &stage.bench_over(group.url_at(others)).await;
+    let ttl = context.lively();
     let driver = stage.connect_to(group.url_at(&[group.members()[alone].addr()])).await;
     let driver = driver.expect("the driver connects to the member that will be alone");
-    let ours = bench.manager_with(driver, |s| s.ttl(ttl).wait_ttl(ttl));
-    let theirs = bench.manager().await;
+    let ours = context.manager_with(driver, |s| s.ttl(ttl).wait_ttl(ttl));
+    let theirs = context.manager().await;
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
     tokens.next(&guard, "the client of the one that will be alone");
-    let waiting = wait_in_line(bench, &theirs, LOCK).await;
+    let waiting = wait_in_line(context, &theirs, LOCK).await;
     staged(group.cut_off(alone, rift).await);
-    let limit = bench.after(ttl) + 2 * FAITH + Duration::from_secs(10);
-    let next = its_turn(bench, waiting, limit, Some((&guard, kept))).await;
+    let limit = context.after(ttl) + 2 * FAITH + Duration::from_secs(10);
+    let next = its_turn(context, waiting, limit, Some((&guard, kept))).await;
     tokens.next(&next, "the client of the others");
-    let verified = answered(bench, "the others know it", || next.verify()).await;
+    let verified = answered(context, "the others know it", || next.verify()).await;
     verified.expect("who follows holds while the others are still divided");
     drop((guard, next));
     group.rejoin();
     staged(group.complete().await);
-    works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
-    bench.clean_up().await;
+    works_again(context, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
+    context.clean_up().await;
     Ok(())
 }

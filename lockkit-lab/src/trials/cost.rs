@@ -12,10 +12,10 @@ use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Renewal
 use tokio::task::JoinSet;
 
 use super::scene::settled;
-use super::{Applied, NotApplicable, Stage};
+use super::{NotApplicable, Stage, TrialResult};
 use crate::Costs;
 use crate::proxy::{Counts, Proxy};
-use lockkit_conformance::bench::{Bench, MustSucceed};
+use lockkit_conformance::context::{CaseContext, MustSucceed};
 
 const LATENCY: Duration = Duration::from_millis(10);
 
@@ -27,9 +27,9 @@ const MUCH_LATENCY: Duration = Duration::from_millis(150);
 /// and then to keep itself alive.
 const ROUNDS: usize = 5;
 
-pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> Applied {
+pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> TrialResult {
     let meter = Meter::new(&stage).await;
-    let bench = stage.bench();
+    let context = stage.context();
     let of = budget(&stage);
     let (exclusive, wait) = (Mode::Exclusive, Patience::Wait);
     let mut ways = vec![
@@ -38,12 +38,12 @@ pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> 
         (exclusive, wait, "never used", of.first_use),
         (Mode::Shared, wait, "b", of.acquire_shared),
     ];
-    if bench.capabilities().permits {
+    if context.capabilities().permits {
         let permits = Mode::Permits { permits: 2, limit: 5 };
-        meter.acquire(bench, permits, wait, "b").await;
+        meter.acquire(context, permits, wait, "b").await;
         ways.push((permits, wait, "b", of.acquire_shared));
     }
-    meter.acquire(bench, exclusive, wait, "b").await;
+    meter.acquire(context, exclusive, wait, "b").await;
     for (mode, patience, name, budget) in ways {
         let mut counts = Vec::new();
         for round in 0..ROUNDS {
@@ -51,18 +51,18 @@ pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> 
                 "never used" => format!("{name} {round}"),
                 used => used.to_owned(),
             };
-            counts.push(meter.acquire(bench, mode, patience, &name).await);
+            counts.push(meter.acquire(context, mode, patience, &name).await);
         }
         costs(&format!("acquire, {mode:?}, {patience:?}, {name}"), counts, budget, of);
     }
     Ok(())
 }
 
-pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage) -> Applied {
+pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage) -> TrialResult {
     let meter = Meter::new(&stage).await;
     let mut counts = Vec::new();
     for round in 0..ROUNDS {
-        let claim = stage.bench().exclusive(&format!("{round}"));
+        let claim = stage.context().exclusive(&format!("{round}"));
         meter.driver.grant(&claim).await;
         let (_, count) = meter.count(meter.driver.let_go(&claim)).await;
         counts.push(count);
@@ -72,14 +72,14 @@ pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage
     Ok(())
 }
 
-pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> Applied {
+pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> TrialResult {
     let meter = Meter::new(&stage).await;
-    let holder = stage.bench().exclusive("a");
-    let other = stage.bench().driver().await;
+    let holder = stage.context().exclusive("a");
+    let other = stage.context().driver().await;
     other.grant(&holder).await;
     let mut counts = Vec::new();
     for _ in 0..ROUNDS {
-        let claim = stage.bench().exclusive("a");
+        let claim = stage.context().exclusive("a");
         let (_, count) = meter.count(meter.driver.refuse(&claim)).await;
         counts.push(count);
     }
@@ -89,10 +89,10 @@ pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> Applied
     Ok(())
 }
 
-pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -> Applied {
+pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -> TrialResult {
     let meter = Meter::new(&stage).await;
     meter.proxy.latency(Duration::ZERO);
-    let claims: Vec<_> = (0..1_000).map(|i| stage.bench().exclusive(&format!("{i}"))).collect();
+    let claims: Vec<_> = (0..1_000).map(|i| stage.context().exclusive(&format!("{i}"))).collect();
     for some in claims.chunks(100) {
         join_all(some.iter().map(|claim| meter.driver.grant(claim))).await;
     }
@@ -111,15 +111,15 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -
     Ok(())
 }
 
-pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> Applied {
-    pushed(stage.bench())?;
+pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> TrialResult {
+    pushed(stage.context())?;
     let meter = Meter::new(&stage).await;
     meter.proxy.latency(Duration::ZERO);
-    let holder = stage.bench().exclusive("a");
-    let other = stage.bench().driver().await;
+    let holder = stage.context().exclusive("a");
+    let other = stage.context().driver().await;
     other.grant(&holder).await;
     let mut waiting = JoinSet::new();
-    let claims: Vec<_> = (0..1_000).map(|_| stage.bench().exclusive("a")).collect();
+    let claims: Vec<_> = (0..1_000).map(|_| stage.context().exclusive("a")).collect();
     for some in claims.chunks(100) {
         join_all(some.iter().map(|claim| meter.driver.queue(claim))).await;
     }
@@ -144,13 +144,13 @@ pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> Applied {
     panic!("1,000 waiters are never silent for {window:?}: {seen:?}");
 }
 
-pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
-    pushed(stage.bench())?;
+pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> TrialResult {
+    pushed(stage.context())?;
     let (giver, next) = (Meter::new(&stage).await, Meter::new(&stage).await);
     let (mut given, mut looks, mut taken) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let name = format!("{round}");
-        let claims = [stage.bench().exclusive(&name), stage.bench().exclusive(&name)];
+        let claims = [stage.context().exclusive(&name), stage.context().exclusive(&name)];
         giver.driver.grant(&claims[0]).await;
         next.driver.queue(&claims[1]).await;
         let waiting = tokio::spawn({
@@ -165,7 +165,7 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
         next.proxy.reset();
         let (_, count) = giver.count(giver.driver.let_go(&claims[0])).await;
         given.push(count);
-        let known = stage.bench().soon("the next knows", waiting).await.expect("no panic");
+        let known = stage.context().soon("the next knows", waiting).await.expect("no panic");
         looks.push(known);
         tokio::time::sleep(3 * LATENCY).await;
         taken.push(next.proxy.counts());
@@ -183,21 +183,21 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
     Ok(())
 }
 
-pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> Applied {
-    pushed(stage.bench())?;
+pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> TrialResult {
+    pushed(stage.context())?;
     // All waiters behind one proxy, each with a driver of its own.
     let proxy = stage.proxy().await;
     let drivers = join_all((0..10).map(|_| stage.through(&proxy))).await;
-    let giver = stage.bench().driver().await;
+    let giver = stage.context().driver().await;
     let mut counts = Vec::new();
     for round in 0..ROUNDS {
         let name = format!("{round}");
-        let holder = stage.bench().exclusive(&name);
+        let holder = stage.context().exclusive(&name);
         giver.grant(&holder).await;
         let mut waiting = JoinSet::new();
         let mut claims = Vec::new();
         for driver in &drivers {
-            let claim = stage.bench().exclusive(&name);
+            let claim = stage.context().exclusive(&name);
             driver.queue(&claim).await;
             claims.push(claim.clone());
             let driver = driver.clone();
@@ -206,7 +206,7 @@ pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> Applied {
         settled(&proxy).await;
         proxy.reset();
         giver.let_go(&holder).await;
-        let first = stage.bench().soon("the next knows", waiting.join_next()).await;
+        let first = stage.context().soon("the next knows", waiting.join_next()).await;
         assert!(first.is_some_and(|first| first.is_ok()));
         tokio::time::sleep(10 * LATENCY).await;
         counts.push(proxy.counts());
@@ -224,7 +224,8 @@ pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> Applied {
 /// What the site says that operations cost, which must be what the driver says for the docs.
 fn budget(stage: &Stage) -> Costs {
     let costs = stage.site().costs();
-    let said = stage.bench().capabilities().round_trips.expect("the driver states its round trips");
+    let said =
+        stage.context().capabilities().round_trips.expect("the driver states its round trips");
     let told = [said.acquire, said.release, said.refused_try, said.renew, said.once_woken];
     let Costs { acquire, release, refused_try, renew_thousand, look_when_woken, .. } = costs;
     let site = [acquire, release, refused_try, renew_thousand, look_when_woken];
@@ -232,8 +233,8 @@ fn budget(stage: &Stage) -> Costs {
     costs
 }
 
-fn pushed(bench: &Bench) -> Applied {
-    match bench.capabilities().wake_up {
+fn pushed(context: &CaseContext) -> TrialResult {
+    match context.capabilities().wake_up {
         WakeUp::Push => Ok(()),
         _ => NotApplicable::because("waiters of this backend look by themselves"),
     }
@@ -250,10 +251,10 @@ impl Meter {
         let proxy = stage.proxy().await;
         let driver = stage.through(&proxy).await;
         for mode in [Mode::Exclusive, Mode::Shared] {
-            let claim = stage.bench().claim("warm", mode);
+            let claim = stage.context().claim("warm", mode);
             driver.grant(&claim).await;
             let _ = driver.renew_one(&claim).await;
-            driver.refuse(&stage.bench().exclusive("warm")).await;
+            driver.refuse(&stage.context().exclusive("warm")).await;
             driver.let_go(&claim).await;
         }
         settled(&proxy).await;
@@ -262,8 +263,14 @@ impl Meter {
     }
 
     /// What an acquire costs that is granted; it is released again.
-    async fn acquire(&self, bench: &Bench, mode: Mode, patience: Patience, name: &str) -> Counts {
-        let claim = bench.claim(name, mode);
+    async fn acquire(
+        &self,
+        context: &CaseContext,
+        mode: Mode,
+        patience: Patience,
+        name: &str,
+    ) -> Counts {
+        let claim = context.claim(name, mode);
         let (answer, count) = self.count(self.driver.acquire(&claim, patience)).await;
         assert!(
             matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })),

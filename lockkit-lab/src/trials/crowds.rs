@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkit_core::{LockManager, Space};
 use tokio::task::JoinSet;
 
-use super::{Applied, NotApplicable, Stage};
+use super::{NotApplicable, Stage, TrialResult};
 
 /// How many claims wait for one name; in a long storm there are more.
 const CROWD: usize = 1_000;
@@ -21,15 +21,15 @@ const ROUNDS: usize = 3;
 /// How long each of the crowd holds the lock.
 const HOLDS: Duration = Duration::from_millis(20);
 
-pub async fn cost_08_a_crowd_at_one_name_delays_no_other(stage: Stage) -> Applied {
-    let bench = stage.bench();
-    if !bench.driver().await.capabilities().fifo {
+pub async fn cost_08_a_crowd_at_one_name_delays_no_other(stage: Stage) -> TrialResult {
+    let context = stage.context();
+    if !context.driver().await.capabilities().fifo {
         return NotApplicable::because("the driver keeps no queue in which claims wait");
     }
     let change = |settings: lockkit_core::Settings| {
         settings.ttl(Duration::from_secs(30)).wait_ttl(Duration::from_secs(10))
     };
-    let locks = bench.manager_with(bench.driver().await, change);
+    let locks = context.manager_with(context.driver().await, change);
     delays_no_other(&locks).await;
     Ok(())
 }

@@ -11,16 +11,16 @@ use tokio::task::JoinSet;
 
 use super::operations::{Client, Operation};
 use super::scene::{keeps, nothing_left};
-use super::{Applied, Stage};
+use super::{Stage, TrialResult};
 use crate::proxy::{Counts, End, Fault as Network, When};
-use lockkit_conformance::bench::PATIENCE;
+use lockkit_conformance::context::PATIENCE;
 
 /// Operations with a fault at the same time: most of them wait for an answer that never comes.
 const AT_ONCE: usize = 24;
 
 pub async fn robust_01_an_answer_is_lost_after_the_server_acted_at_any_message(
     stage: Stage,
-) -> Applied {
+) -> TrialResult {
     everywhere(stage, |counts| {
         let requests = (1..=counts.requests).map(When::Request);
         let pushes = (1..=counts.pushes).map(When::Push);
@@ -29,7 +29,7 @@ pub async fn robust_01_an_answer_is_lost_after_the_server_acted_at_any_message(
     .await
 }
 
-pub async fn robust_02_the_connection_is_cut_at_any_message(stage: Stage) -> Applied {
+pub async fn robust_02_the_connection_is_cut_at_any_message(stage: Stage) -> TrialResult {
     everywhere(stage, |counts| {
         let mut faults = Vec::new();
         for n in 1..=counts.requests {
@@ -54,13 +54,13 @@ enum Then {
 
 type Faults = fn(&Counts) -> Vec<(Network, When)>;
 
-async fn everywhere(stage: Stage, faults: Faults) -> Applied {
-    keeps(stage.bench(), Fault::ConnectionCut)?;
+async fn everywhere(stage: Stage, faults: Faults) -> TrialResult {
+    keeps(stage.context(), Fault::ConnectionCut)?;
     let stage = Arc::new(stage);
-    let others = stage.bench().driver().await;
+    let others = stage.context().driver().await;
     let mut running = JoinSet::new();
     let (mut struck, mut ordered) = (0, 0);
-    for operation in Operation::of(stage.bench().capabilities()) {
+    for operation in Operation::of(stage.context().capabilities()) {
         let counts = undisturbed(&stage, &others, operation).await;
         let faults = faults(&counts);
         remark!("{operation:?}: {} requests, {} pushes", counts.requests, counts.pushes);
@@ -84,7 +84,7 @@ async fn everywhere(stage: Stage, faults: Faults) -> Applied {
     remark!("{struck} of {ordered} faults struck");
     // A message that comes now and then may have been counted, and not have come again.
     assert!(struck * 10 >= ordered * 9, "only {struck} of {ordered} faults struck");
-    nothing_left(stage.bench(), &others, PATIENCE).await;
+    nothing_left(stage.context(), &others, PATIENCE).await;
     Ok(())
 }
 
@@ -138,7 +138,7 @@ async fn disturbed(
             }
         }
     };
-    stage.bench().within(2 * PATIENCE, &what, story).await;
+    stage.context().within(2 * PATIENCE, &what, story).await;
     strike.has_struck()
 }
 

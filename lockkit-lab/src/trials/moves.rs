@@ -14,9 +14,9 @@ use lockkit_core::{Error, Guard, LockManager, Name, Token};
 
 use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;
-use super::{Applied, NotApplicable, Stage};
+use super::{NotApplicable, Stage, TrialResult};
 use crate::Group;
-use lockkit_conformance::bench::{Bench, MustSucceed, PATIENCE};
+use lockkit_conformance::context::{CaseContext, MustSucceed, PATIENCE};
 
 const LOCK: &str = "moving-lock";
 
@@ -27,63 +27,63 @@ fn divided(stage: &Stage) -> Result<&Group, NotApplicable> {
     }
 }
 
-pub async fn robust_07_a_lock_moves_to_another_server(stage: Stage) -> Applied {
-    let (group, bench) = (divided(&stage)?, stage.bench());
+pub async fn robust_07_a_lock_moves_to_another_server(stage: Stage) -> TrialResult {
+    let (group, context) = (divided(&stage)?, stage.context());
     let mut tokens = Tokens::new(Guarantee::All);
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let (ours, theirs) = (context.manager().await, context.manager().await);
     // A lock for which nobody waits, and one with a line.
     for with_line in [false, true] {
         let guard = ours.mutex(LOCK).lock().await.expect("it is free");
         let token = tokens.next(&guard, "before the move");
         let waiting = match with_line {
             false => None,
-            true => Some(wait_in_line(bench, &theirs, LOCK).await),
+            true => Some(wait_in_line(context, &theirs, LOCK).await),
         };
         let key = staged(group.key_with(LOCK).await).expect("the lock is in use");
         let moving = staged(group.begin_to_move(&key).await);
         while staged(moving.one_key().await) {
-            still_held(bench, &theirs, &guard, token).await;
+            still_held(context, &theirs, &guard, token).await;
         }
-        still_held(bench, &theirs, &guard, token).await;
+        still_held(context, &theirs, &guard, token).await;
         staged(moving.finish().await);
-        let verified = answered(bench, "the new server says", || guard.verify()).await;
+        let verified = answered(context, "the new server says", || guard.verify()).await;
         assert_eq!(verified.expect("it is held still"), token);
         assert!(waiting.as_ref().is_none_or(|w| !w.is_finished()), "two hold");
         drop(guard);
         if let Some(waiting) = waiting {
-            let next = its_turn(bench, waiting, bench.after(Duration::ZERO), None).await;
+            let next = its_turn(context, waiting, context.after(Duration::ZERO), None).await;
             tokens.next(&next, "who waited through the move");
         }
-        works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, PATIENCE).await;
+        works_again(context, &[&ours, &theirs], LOCK, &mut tokens, PATIENCE).await;
     }
     Ok(())
 }
 
 /// Whatever is asked about a lock that is held, it is held.
-async fn still_held(bench: &Bench, theirs: &LockManager, guard: &Guard, token: Token) {
+async fn still_held(context: &CaseContext, theirs: &LockManager, guard: &Guard, token: Token) {
     if let Some(said) = may_fail(guard.verify().await) {
         assert_eq!(said, token);
     }
     if let Some(taken) = may_fail(theirs.mutex(LOCK).try_lock().await) {
         assert!(taken.is_none(), "two hold: {taken:?}");
     }
-    let state = theirs.driver().inspect(&bench.key(LOCK)).await;
+    let state = theirs.driver().inspect(&context.key(LOCK)).await;
     if let Some(state) = may_fail(state) {
         assert_eq!(state.line.first().map(|first| first.token), Some(token), "{state:?}");
     }
 }
 
-pub async fn register_04_a_register_is_whole_while_it_moves(stage: Stage) -> Applied {
-    let (group, bench) = (divided(&stage)?, stage.bench());
-    if !bench.capabilities().registers {
+pub async fn register_04_a_register_is_whole_while_it_moves(stage: Stage) -> TrialResult {
+    let (group, context) = (divided(&stage)?, stage.context());
+    if !context.capabilities().registers {
         return NotApplicable::because("the driver has no registers");
     }
-    let driver = bench.driver().await;
-    let claim = bench.exclusive(LOCK);
+    let driver = context.driver().await;
+    let claim = context.exclusive(LOCK);
     let token = driver.grant(&claim).await.token;
     let name = ClaimId::random().to_hex();
     let at = RegisterKey {
-        namespace: bench.namespace().clone(),
+        namespace: context.namespace().clone(),
         name: Name::new(&name).expect("a valid name"),
     };
     let mut written = Vec::new();
@@ -102,7 +102,7 @@ pub async fn register_04_a_register_is_whole_while_it_moves(stage: Stage) -> App
     }
     staged(moving.finish().await);
     let load = async || read(&driver, &at, token, &mut written.clone()).await;
-    answered(bench, "it is loaded", load).await.expect("it is loaded");
+    answered(context, "it is loaded", load).await.expect("it is loaded");
     driver.let_go(&claim).await;
     Ok(())
 }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::Stage;
 use super::scene::settled;
 use crate::proxy::Proxy;
-use lockkit_conformance::bench::{Bench, MustSucceed, PATIENCE};
+use lockkit_conformance::context::{CaseContext, MustSucceed, PATIENCE};
 use lockkit_conformance::listing;
 
 /// What a driver can be asked to do.
@@ -85,7 +85,7 @@ impl Operation {
 pub(super) struct Client {
     pub(super) operation: Operation,
     pub(super) proxy: Proxy,
-    bench: Bench,
+    context: CaseContext,
     /// `None` until it has connected.
     driver: Mutex<Option<Arc<dyn LockDriver>>>,
     /// Somebody else, past all proxies.
@@ -108,7 +108,7 @@ impl Client {
         others: &Arc<dyn LockDriver>,
         operation: Operation,
     ) -> Self {
-        let bench = stage.bench().clone();
+        let context = stage.context().clone();
         let proxy = stage.proxy().await;
         let name = lockkit_core::driver::ClaimId::random().to_hex();
         let mode = match operation {
@@ -119,16 +119,16 @@ impl Client {
             operation,
             driver: Mutex::new(None),
             others: others.clone(),
-            claim: bench.claim(&name, mode),
-            other: bench.exclusive(&name),
+            claim: context.claim(&name, mode),
+            other: context.exclusive(&name),
             highest: None,
             at: RegisterKey {
-                namespace: bench.namespace().clone(),
+                namespace: context.namespace().clone(),
                 name: Name::new(&name).expect("a valid name"),
             },
             version: None,
             store: store(b"mine", Precondition::Absent),
-            bench,
+            context,
             proxy,
         };
         if operation != Operation::Connect {
@@ -144,7 +144,7 @@ impl Client {
     async fn set_up(&mut self, driver: &Arc<dyn LockDriver>) {
         use Operation as O;
         // The connection is warm, and the lock has been in use.
-        let claim = self.bench.exclusive(self.claim.key.name.as_str());
+        let claim = self.context.exclusive(self.claim.key.name.as_str());
         self.highest = Some(driver.grant(&claim).await.token);
         driver.let_go(&claim).await;
         let grant = match self.operation {
@@ -220,7 +220,7 @@ impl Client {
             O::List => self.listed(driver).await,
             O::Namespaces => {
                 let all = listing::namespaces(driver, 1_000).await?;
-                assert!(all.contains(self.bench.namespace()), "{all:?}");
+                assert!(all.contains(self.context.namespace()), "{all:?}");
                 Ok(())
             }
             O::Load | O::Store | O::Delete | O::Changed | O::Page => self.on_register(driver).await,
@@ -247,7 +247,7 @@ impl Client {
 
     async fn listed(&self, driver: &Arc<dyn LockDriver>) -> Result<(), Error> {
         let request = ListRequest {
-            namespace: self.bench.namespace().clone(),
+            namespace: self.context.namespace().clone(),
             space: None,
             prefix: self.claim.key.name.as_str().to_owned(),
             after: None,
@@ -269,7 +269,7 @@ impl Client {
                 );
             }
             Operation::Page => {
-                let (namespace, name) = (self.bench.namespace(), self.at.name.as_str());
+                let (namespace, name) = (self.context.namespace(), self.at.name.as_str());
                 let page = listing::registers(driver, namespace, name, 10).await?;
                 let shown: Vec<_> = page.iter().map(|it| (Some(it.version), it.bytes)).collect();
                 assert_eq!(shown, [(self.version, b"first".len())]);
@@ -303,14 +303,14 @@ impl Client {
     pub(super) async fn check(&self) {
         use Operation as O;
         let key = &self.claim.key;
-        let state = self.bench.state(&self.others, key).await;
+        let state = self.context.state(&self.others, key).await;
         let stands: Vec<_> = state.line.iter().map(|s| (s.mode, s.holds())).collect();
         let (held, shared) = ((Mode::Exclusive, true), (Mode::Shared, true));
         let expected = match self.operation {
             O::Acquire | O::Turn | O::Renew | O::Shorten | O::Raise => vec![held],
             O::Inspect | O::List | O::Namespaces | O::RefusedTry => vec![held],
             O::AcquireShared | O::Downgrade => vec![shared],
-            O::Queue if self.bench.has_line() => vec![held, (Mode::Exclusive, false)],
+            O::Queue if self.context.has_line() => vec![held, (Mode::Exclusive, false)],
             O::Queue => vec![held],
             O::Connect | O::Release | O::Break => vec![],
             O::Load | O::Store | O::Delete | O::Changed | O::Page => vec![],
@@ -335,12 +335,12 @@ impl Client {
         let driver = self.driver.lock().await.clone();
         if let Some(driver) = driver {
             let release = || driver.release(&self.claim);
-            let released = super::scene::answered(&self.bench, "it is released", release).await;
+            let released = super::scene::answered(&self.context, "it is released", release).await;
             released.unwrap_or_else(|e| panic!("a release is repeated until it is answered: {e}"));
         }
         self.others.let_go(&self.other).await;
-        self.bench.free(&self.others, &self.claim.key, PATIENCE).await;
-        let next = self.bench.exclusive(self.claim.key.name.as_str());
+        self.context.free(&self.others, &self.claim.key, PATIENCE).await;
+        let next = self.context.exclusive(self.claim.key.name.as_str());
         let grant = self.others.grant(&next).await;
         let _ = self.greater(grant);
         self.others.let_go(&next).await;

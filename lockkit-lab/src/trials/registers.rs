@@ -11,24 +11,24 @@ use lockkit_core::{Error, Name, Token};
 
 use super::scene::{answered, keeps, settled};
 use super::stage::staged;
-use super::{Applied, NotApplicable, Stage};
+use super::{NotApplicable, Stage, TrialResult};
 use crate::Data;
 use crate::proxy::{Fault as Network, When};
-use lockkit_conformance::bench::{Bench, MustSucceed};
+use lockkit_conformance::context::{CaseContext, MustSucceed};
 
-pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) -> Applied {
-    let bench = stage.bench();
-    offered(bench)?;
-    keeps(bench, Fault::ServerRestarts)?;
-    let at = at(bench);
-    let driver = bench.driver().await;
-    let (old, new) = two_tokens(bench, &driver).await;
+pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) -> TrialResult {
+    let context = stage.context();
+    offered(context)?;
+    keeps(context, Fault::ServerRestarts)?;
+    let at = at(context);
+    let driver = context.driver().await;
+    let (old, new) = two_tokens(context, &driver).await;
     let version = stored(registers(&driver).write(&at, &write(b"new", Some(new))).await);
     staged(stage.server().restart(Data::Keep).await);
-    let fresh = answered(bench, "a new client connects", || bench.harness().driver()).await;
+    let fresh = answered(context, "a new client connects", || context.harness().driver()).await;
     for driver in [driver, fresh.expect("a new client connects")] {
         let load = || registers(&driver).load(&at);
-        let entry = answered(bench, "it is loaded", load).await.expect("it is loaded");
+        let entry = answered(context, "it is loaded", load).await.expect("it is loaded");
         let entry = entry.expect("it is there still");
         assert_eq!((entry.value, entry.version), (b"new".to_vec(), version));
         assert_eq!(entry.token, Some(new), "the token is remembered");
@@ -38,27 +38,27 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
     Ok(())
 }
 
-pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Applied {
-    let bench = stage.bench();
-    offered(bench)?;
-    let at = at(bench);
-    let others = bench.driver().await;
+pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> TrialResult {
+    let context = stage.context();
+    offered(context)?;
+    let at = at(context);
+    let others = context.driver().await;
     let mut seen = Some(stored(registers(&others).write(&at, &write(b"0", None)).await));
     let proxy = stage.proxy().await;
     let driver = stage.through(&proxy).await;
     for round in 1..=3 {
         let waiting = tokio::spawn({
-            let (driver, at, bench) = (driver.clone(), at.clone(), bench.clone());
+            let (driver, at, context) = (driver.clone(), at.clone(), context.clone());
             async move {
                 let ask = || registers(&driver).changed(&at, seen);
-                answered(&bench, "the change is told", ask).await
+                answered(&context, "the change is told", ask).await
             }
         });
         settled(&proxy).await;
         proxy.fault(Network::Cut, When::Now);
         let value = format!("{round}").into_bytes();
         let version = stored(registers(&others).write(&at, &write(&value, None)).await);
-        let told = bench.soon("the change is told", waiting).await.expect("no panic");
+        let told = context.soon("the change is told", waiting).await.expect("no panic");
         let entry = told.expect("it is told after all").expect("there is a value");
         assert_eq!((entry.value, entry.version), (value, version));
         seen = Some(version);
@@ -68,11 +68,11 @@ pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Appl
 
 pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
     stage: Stage,
-) -> Applied {
-    let bench = stage.bench();
-    offered(bench)?;
-    let at = at(bench);
-    let others = bench.driver().await;
+) -> TrialResult {
+    let context = stage.context();
+    offered(context)?;
+    let at = at(context);
+    let others = context.driver().await;
     let proxy = stage.proxy().await;
     let driver = stage.through(&proxy).await;
     let mut seen = stored(registers(&driver).write(&at, &write(b"0", None)).await);
@@ -82,8 +82,8 @@ pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
         let mut mine = write(b"mine", None);
         mine.expect = Precondition::Version(seen);
         let store = || registers(&driver).write(&at, &mine);
-        let outcome = answered(bench, "it is answered", store).await;
-        bench.soon("the answer is lost", strike.struck()).await;
+        let outcome = answered(context, "it is answered", store).await;
+        context.soon("the answer is lost", strike.struck()).await;
         let version = stored(outcome);
         // Somebody else who expected the same is in conflict, and so am I once overwritten.
         let mut theirs = write(b"theirs", None);
@@ -100,16 +100,16 @@ async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Write)
     registers(driver).write(at, store).await.expect("it is answered").result
 }
 
-fn offered(bench: &Bench) -> Applied {
-    match bench.capabilities().registers {
+fn offered(context: &CaseContext) -> TrialResult {
+    match context.capabilities().registers {
         true => Ok(()),
         false => NotApplicable::because("the driver has no registers"),
     }
 }
 
-fn at(bench: &Bench) -> RegisterKey {
+fn at(context: &CaseContext) -> RegisterKey {
     let name = Name::new("r").expect("a valid name");
-    RegisterKey { namespace: bench.namespace().clone(), name }
+    RegisterKey { namespace: context.namespace().clone(), name }
 }
 
 fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
@@ -136,8 +136,8 @@ fn stored(outcome: Result<Attempted<WriteResult>, Error>) -> Version {
 }
 
 /// The tokens of two holders, one after the other.
-async fn two_tokens(bench: &Bench, driver: &Arc<dyn LockDriver>) -> (Token, Token) {
-    let claims = [bench.exclusive("r"), bench.exclusive("r")];
+async fn two_tokens(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Token, Token) {
+    let claims = [context.exclusive("r"), context.exclusive("r")];
     let first = driver.grant(&claims[0]).await.token;
     driver.let_go(&claims[0]).await;
     let second = driver.grant(&claims[1]).await.token;

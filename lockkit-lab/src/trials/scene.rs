@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 
 use super::NotApplicable;
 use crate::proxy::Proxy;
-use lockkit_conformance::bench::{Bench, PATIENCE};
+use lockkit_conformance::context::{CaseContext, PATIENCE};
 
 /// What is kept under this fault; not applicable where it cannot happen.
-pub(super) fn keeps(bench: &Bench, fault: Fault) -> Result<Guarantee, NotApplicable> {
-    match bench.capabilities().keeps(fault) {
+pub(super) fn keeps(context: &CaseContext, fault: Fault) -> Result<Guarantee, NotApplicable> {
+    match context.capabilities().keeps(fault) {
         Guarantee::Impossible => {
             NotApplicable::because("the table of faults: it cannot happen here")
         }
@@ -75,25 +75,25 @@ impl Held {
 
 /// Starts to wait for a lock, and returns once it is in line.
 pub(super) async fn wait_in_line(
-    bench: &Bench,
+    context: &CaseContext,
     manager: &LockManager,
     name: &'static str,
 ) -> JoinHandle<Result<Guard, Error>> {
     let mutex = manager.mutex(name);
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    bench.waiters(&bench.driver().await, &bench.key(name), 1).await;
+    context.waiters(&context.driver().await, &context.key(name), 1).await;
     waiting
 }
 
 /// The guard of who waited, once it has its turn. If exclusion is kept, whoever held before must
 /// know by then that it does not.
 pub(super) async fn its_turn(
-    bench: &Bench,
+    context: &CaseContext,
     waiting: JoinHandle<Result<Guard, Error>>,
     limit: Duration,
     before: Option<(&Guard, Guarantee)>,
 ) -> Guard {
-    let guard = bench.within(limit, "the one who waits gets its turn", waiting).await;
+    let guard = context.within(limit, "the one who waits gets its turn", waiting).await;
     if let Some((old, Guarantee::All)) = before {
         let left = old.remaining();
         assert!(!old.is_valid(), "two hold: {left:?} are left to the guard before");
@@ -104,7 +104,7 @@ pub(super) async fn its_turn(
 
 /// Asks until the answer is not an error that may pass.
 pub(super) async fn answered<T, F: Future<Output = Result<T, Error>>>(
-    bench: &Bench,
+    context: &CaseContext,
     what: &str,
     mut ask: impl FnMut() -> F,
 ) -> Result<T, Error> {
@@ -116,36 +116,40 @@ pub(super) async fn answered<T, F: Future<Output = Result<T, Error>>>(
             }
         }
     };
-    bench.within(PATIENCE, what, asking).await
+    context.within(PATIENCE, what, asking).await
 }
 
 /// When a fault is over: within `limit` nothing is left, the lock works for all these managers,
 /// tokens grow where they are kept, and nothing is left behind that either.
 pub(super) async fn works_again(
-    bench: &Bench,
+    context: &CaseContext,
     managers: &[&LockManager],
     name: &str,
     tokens: &mut Tokens,
     limit: Duration,
 ) {
-    let driver = answered(bench, "a new driver connects", || bench.harness().driver()).await;
+    let driver = answered(context, "a new driver connects", || context.harness().driver()).await;
     let driver = driver.unwrap_or_else(|e| panic!("a new driver connects afterwards: {e}"));
-    nothing_left(bench, &driver, limit).await;
+    nothing_left(context, &driver, limit).await;
     for manager in managers {
-        let guard = bench.within(limit, "the lock works again", manager.mutex(name).lock()).await;
+        let guard = context.within(limit, "the lock works again", manager.mutex(name).lock()).await;
         let guard = guard.unwrap_or_else(|e| panic!("the lock works again: {e}"));
         tokens.next(&guard, "afterwards");
         drop(guard);
-        nothing_left(bench, &driver, PATIENCE).await;
+        nothing_left(context, &driver, PATIENCE).await;
     }
 }
 
 /// Returns once no claim is in line anywhere.
-pub(super) async fn nothing_left(bench: &Bench, driver: &Arc<dyn LockDriver>, limit: Duration) {
+pub(super) async fn nothing_left(
+    context: &CaseContext,
+    driver: &Arc<dyn LockDriver>,
+    limit: Duration,
+) {
     let seen = std::sync::Mutex::new(String::new());
     let looking = async {
         loop {
-            match lockkit_conformance::listing::whole(driver, bench.namespace(), None, "", 500)
+            match lockkit_conformance::listing::whole(driver, context.namespace(), None, "", 500)
                 .await
             {
                 Ok(states) if states.iter().all(|s| s.is_free()) => return,

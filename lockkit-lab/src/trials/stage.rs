@@ -12,7 +12,7 @@ use lockkit_core::driver::LockDriver;
 use crate::Site;
 use crate::proxy::Proxy;
 use crate::{Group, LabError, Layout, Server, Shared};
-use lockkit_conformance::bench::Bench;
+use lockkit_conformance::context::CaseContext;
 use lockkit_conformance::{Harness, Worker};
 
 use super::servers::Servers;
@@ -34,7 +34,7 @@ pub enum Ground {
 /// The stage of one trial. What it started ends with it.
 pub struct Stage {
     site: Arc<dyn Site>,
-    bench: Bench,
+    context: CaseContext,
     servers: Option<Servers>,
     addr: SocketAddr,
     url_at: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
@@ -55,9 +55,9 @@ impl Stage {
     async fn on_shared(site: Arc<dyn Site>) -> Result<Self, Box<dyn std::error::Error>> {
         let shared = Shared::server(site.kind()).await?;
         let (url, addr) = (shared.url().to_owned(), shared.addr());
-        let bench = Self::bench_at(&site, url).await?;
+        let context = Self::bench_at(&site, url).await?;
         let url_at = Box::new(move |addr| shared.url_at(addr));
-        Ok(Self { site, bench, servers: None, addr, url_at })
+        Ok(Self { site, context, servers: None, addr, url_at })
     }
 
     async fn on_own(site: Arc<dyn Site>, clock: bool) -> Result<Self, Box<dyn std::error::Error>> {
@@ -66,13 +66,13 @@ impl Stage {
             true => Server::start_with_clock(kind).await?,
             false => Server::start(kind).await?,
         };
-        let bench = Self::bench_at(&site, server.url()).await?;
+        let context = Self::bench_at(&site, server.url()).await?;
         let addr = server.addr();
         let url = server.url();
         let url_at = Box::new(move |proxy: SocketAddr| {
             url.replacen(&addr.to_string(), &proxy.to_string(), 1)
         });
-        Ok(Self { site, bench, servers: Some(Servers::One(server)), addr, url_at })
+        Ok(Self { site, context, servers: Some(Servers::One(server)), addr, url_at })
     }
 
     async fn on_group(
@@ -84,15 +84,15 @@ impl Stage {
             true => Group::start_with_clocks(layout).await?,
             false => Group::start(layout).await?,
         };
-        let bench = Self::bench_at(&site, group.url()).await?;
+        let context = Self::bench_at(&site, group.url()).await?;
         let addr = group.members()[0].addr();
         let url_at = Box::new(|_| unreachable!("a group is reached through its own proxy"));
-        Ok(Self { site, bench, servers: Some(Servers::Group(group)), addr, url_at })
+        Ok(Self { site, context, servers: Some(Servers::Group(group)), addr, url_at })
     }
 
-    async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<Bench, Error> {
+    async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<CaseContext, Error> {
         let url = url + site.options();
-        Bench::new(Arc::new(At { site: site.clone(), url })).await
+        CaseContext::new(Arc::new(At { site: site.clone(), url })).await
     }
 
     /// The site.
@@ -100,18 +100,18 @@ impl Stage {
         &*self.site
     }
 
-    /// A bench whose drivers reach the server past all proxies.
-    pub fn bench(&self) -> &Bench {
-        &self.bench
+    /// A context whose drivers reach the server past all proxies.
+    pub fn context(&self) -> &CaseContext {
+        &self.context
     }
 
-    /// A bench over another place that the site's driver reaches: a group of servers.
+    /// A context over another place that the site's driver reaches: a group of servers.
     ///
     /// # Panics
     /// When the driver cannot be made.
-    pub async fn bench_over(&self, url: String) -> Bench {
-        let bench = Self::bench_at(&self.site, url).await;
-        bench.expect("the driver connects to a group that is complete")
+    pub async fn bench_over(&self, url: String) -> CaseContext {
+        let context = Self::bench_at(&self.site, url).await;
+        context.expect("the driver connects to a group that is complete")
     }
 
     /// The trial's own server, or group of servers.
@@ -133,10 +133,10 @@ impl Stage {
     /// What is promised under a fault of the server: in a group that may choose another leader
     /// meanwhile, no more than is kept then.
     pub(super) fn keeps(&self, fault: Fault) -> Result<Guarantee, NotApplicable> {
-        let kept = scene::keeps(&self.bench, fault)?;
+        let kept = scene::keeps(&self.context, fault)?;
         match self.group().map(Group::layout) {
             Some(Layout::RedisSentinel | Layout::RedisClusterWithReplicas) => {
-                Ok(kept.min(scene::keeps(&self.bench, Fault::Failover)?))
+                Ok(kept.min(scene::keeps(&self.context, Fault::Failover)?))
             }
             _ => Ok(kept),
         }
@@ -184,7 +184,7 @@ impl Stage {
     }
 }
 
-/// The site's driver at one place, for benches.
+/// The site's driver at one place, for contexts.
 struct At {
     site: Arc<dyn Site>,
     url: String,

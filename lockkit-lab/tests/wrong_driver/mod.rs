@@ -21,7 +21,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Toke
 
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum InjectedBug {
     /// It looks before it acquires.
     LooksFirst,
     /// It renews fifty claims, waits, and renews the next fifty.
@@ -44,10 +44,10 @@ pub(crate) enum Flaw {
     SlowInCrowds,
 }
 
-/// See [`Flaw`].
+/// See [`InjectedBug`].
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    flaw: Flaw,
+    bug: InjectedBug,
     inner: Arc<dyn LockDriver>,
     failed: AtomicBool,
     base: AtomicU64,
@@ -58,14 +58,14 @@ pub(crate) struct Wrong {
 }
 
 impl Wrong {
-    pub(crate) fn new(flaw: Flaw, inner: Arc<dyn LockDriver>) -> Self {
+    pub(crate) fn new(bug: InjectedBug, inner: Arc<dyn LockDriver>) -> Self {
         let (failed, base) = (AtomicBool::new(false), AtomicU64::new(0));
         let (waiting, known) = Default::default();
-        Self { flaw, inner, failed, base, waiting, known }
+        Self { bug, inner, failed, base, waiting, known }
     }
 
-    fn is(&self, flaw: Flaw) -> bool {
-        self.flaw == flaw
+    fn is(&self, bug: InjectedBug) -> bool {
+        self.bug == bug
     }
 
     fn known(&self, claim: &Arc<Claim>) -> Arc<Claim> {
@@ -82,7 +82,7 @@ impl Wrong {
         &self,
         call: impl Future<Output = Result<T, BatchError>>,
     ) -> Result<T, BatchError> {
-        if self.is(Flaw::NeverReconnects) && self.failed.load(Ordering::SeqCst) {
+        if self.is(InjectedBug::NeverReconnects) && self.failed.load(Ordering::SeqCst) {
             return Err(BatchError::refused(Error::retryable("wrong", "no connection any more")));
         }
         let mut answer = call.await;
@@ -90,7 +90,7 @@ impl Wrong {
             && failed.error.is_retryable()
         {
             self.failed.store(true, Ordering::SeqCst);
-            if self.is(Flaw::Despairs) {
+            if self.is(InjectedBug::Despairs) {
                 failed.error = Error::permanent("wrong", failed.error.to_string());
             }
         }
@@ -98,9 +98,9 @@ impl Wrong {
     }
 
     fn told(&self, grant: Grant) -> Grant {
-        match self.flaw {
-            Flaw::TrustsTooLong => Grant { ttl: grant.ttl * 2, ..grant },
-            Flaw::CountsAnew => Grant { token: self.counted(grant.token), ..grant },
+        match self.bug {
+            InjectedBug::TrustsTooLong => Grant { ttl: grant.ttl * 2, ..grant },
+            InjectedBug::CountsAnew => Grant { token: self.counted(grant.token), ..grant },
             _ => grant,
         }
     }
@@ -127,11 +127,11 @@ impl Wrong {
 impl Wrong {
     async fn acquire_one(&self, one: Acquire) -> Result<Attempted<Acquisition>, BatchError> {
         let claim = &one.claim;
-        if self.is(Flaw::LooksFirst) {
+        if self.is(InjectedBug::LooksFirst) {
             self.inner.inspect(&claim.key).await.map_err(BatchError::refused)?;
         }
         let mut known = claim.clone();
-        if self.is(Flaw::ForgetsIds) {
+        if self.is(InjectedBug::ForgetsIds) {
             known = Arc::new(Claim::clone(claim).with_id(ClaimId::random()));
             self.known.lock().unwrap().insert(claim.id, known.clone());
         }
@@ -178,7 +178,7 @@ impl LockDriver for Wrong {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        if self.is(Flaw::SlowInCrowds) {
+        if self.is(InjectedBug::SlowInCrowds) {
             let waiting = self.waiting.lock().unwrap().len() as u32;
             tokio::time::sleep(Duration::from_micros(100) * waiting).await;
         }
@@ -189,7 +189,7 @@ impl LockDriver for Wrong {
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let claim = self.known(claim);
-        while self.is(Flaw::WaitersAsk) {
+        while self.is(InjectedBug::WaitersAsk) {
             let answer = self.inner.renew_single(&claim).await?;
             if let Renewal::Holds(grant) = answer {
                 return Ok(grant);
@@ -201,7 +201,7 @@ impl LockDriver for Wrong {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let claims: Vec<_> = claims.iter().map(|claim| self.known(claim)).collect();
-        if self.is(Flaw::RenewsInTurns) {
+        if self.is(InjectedBug::RenewsInTurns) {
             let mut answers = Vec::new();
             for some in claims.chunks(50) {
                 answers.append(&mut self.inner.renew(some).await?);
@@ -271,7 +271,7 @@ impl Registers for Wrong {
         write: &Write,
     ) -> Result<Attempted<WriteResult>, Error> {
         let mut write = write.clone();
-        if self.is(Flaw::ForgetsWrites) && write.value.is_some() {
+        if self.is(InjectedBug::ForgetsWrites) && write.value.is_some() {
             write.write_id = WriteId::random();
         }
         self.passed(self.registers_within().write(at, &write)).await

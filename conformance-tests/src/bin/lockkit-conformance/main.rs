@@ -13,7 +13,7 @@ use clap::Parser;
 use futures_util::{StreamExt, stream};
 use lockkit::driver::LockDriver;
 use lockkit::{Error, Settings};
-use lockkit_conformance::broken::{FLAWS, ToyHarness};
+use lockkit_conformance::broken::{BUGS, ToyHarness};
 use lockkit_conformance::{CASES, Case, Harness, Outcome, Report, Time, Worker, run};
 use tokio::sync::watch;
 
@@ -156,9 +156,9 @@ fn on_interrupt() -> watch::Receiver<bool> {
 /// Each broken driver against the case made for it.
 fn broken_drivers() -> ExitCode {
     let mut escaped = 0;
-    for caught in FLAWS {
+    for caught in BUGS {
         let case = Case::named(caught.by).unwrap_or(&CASES[0]);
-        let harness = Arc::new(ToyHarness::with(caught.flaw));
+        let harness = Arc::new(ToyHarness::with(caught.bug));
         let report = run::runtime(Time::Paused).block_on(run::case(harness, case));
         escaped += usize::from(!matches!(report.outcome, Outcome::Failed(_)));
         table::broken(caught, &report.outcome);

@@ -50,7 +50,7 @@ pub(crate) fn broken(caught: &Caught, outcome: &Outcome) {
     };
     println!(
         "{word:<7} {:?}: {}\n        {}{}",
-        caught.flaw,
+        caught.bug,
         caught.says,
         caught.by,
         after(": ", why)

@@ -65,7 +65,7 @@ async fn a_violation_is_convicted_and_drawn_in_red() {
     browser.sees("document.querySelectorAll('rect[stroke=\"#c00\"]').length === 2").await;
     browser.sees("document.querySelectorAll('line[stroke=\"#c00\"]').length === 1").await;
     let texts = "[...document.querySelectorAll('text')].map((text) => text.textContent)";
-    for shown in ["lock/<0> · client 3", "7", "8", "a connection is cut (server)"] {
+    for shown in ["lock/<0> · client 3", "7", "8", "connection reset (server)"] {
         browser.sees(&format!("{texts}.includes('{shown}')")).await;
     }
     if let Some(folder) = super::pictures() {

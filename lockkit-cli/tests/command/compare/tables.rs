@@ -119,7 +119,7 @@ fn from_and_to_print_the_differences_alone() {
         "{said}"
     );
     assert!(said.contains("With b, waiters poll: the next one knows within 50 ms."), "{said}");
-    assert!(!said.contains("steps a request"), "{said}");
+    assert!(!said.contains("operations a batch"), "{said}");
 }
 
 #[test]

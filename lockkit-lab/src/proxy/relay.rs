@@ -2,9 +2,7 @@
 //! and delivers it in time. May not decide what passes: the proxy's hub judges.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,84 +10,47 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{self, Instant};
 
-use super::counts::Tally;
+use super::connection::{ConnectionState, Delivery, ProxiedConnection, lock};
 use super::fault::End;
-use super::hub::{Hub, lock};
-use super::message::{Message, Wire};
+use super::hub::Hub;
+use super::message::Message;
 
-/// What becomes of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is delivered after so long.
-    Pass(Duration),
-    /// It is lost.
-    Lose,
-    /// It is lost, and the connection meets its fate.
-    End,
-}
-
-/// What becomes of the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Open,
-    Cut,
-    HalfOpen { heard_by: End },
-    Over,
-}
-
-pub(crate) struct Link {
-    target: SocketAddr,
-    wire: Mutex<Box<dyn Wire>>,
-    pub(crate) tally: Mutex<Tally>,
-    pub(crate) fate: watch::Sender<Fate>,
-    /// Whether anything that the server says is lost, and who waits for that.
-    pub(crate) mute: Mutex<Option<Vec<watch::Sender<bool>>>>,
-}
-
-impl Link {
-    pub(crate) fn new(target: SocketAddr, wire: Box<dyn Wire>) -> Self {
-        Self {
-            target,
-            wire: Mutex::new(wire),
-            tally: Mutex::new(Tally::opened()),
-            fate: watch::Sender::new(Fate::Open),
-            mute: Mutex::new(None),
-        }
-    }
-
-    /// Carries bytes to and fro until both ends are closed or the fate is met.
+impl ProxiedConnection {
+    /// Carries bytes to and fro until both ends are closed or the state changes.
     pub(crate) async fn run(self: Arc<Self>, hub: Arc<Hub>, mut client: TcpStream) {
-        let mut fate = self.fate.subscribe();
+        let mut state = self.state.subscribe();
         let server = tokio::select! {
-            _ = fate.wait_for(|fate| *fate != Fate::Open) => None,
+            _ = state.wait_for(|state| *state != ConnectionState::Open) => None,
             server = hub.dial(self.target) => server.ok(),
         };
         let Some(mut server) = server else {
             let _ = client.set_zero_linger();
-            self.fate.send_replace(Fate::Over);
+            self.state.send_replace(ConnectionState::Over);
             return;
         };
         let met = tokio::select! {
             biased;
-            met = fate.wait_for(|fate| *fate != Fate::Open) => met.map_or(Fate::Cut, |met| *met),
-            _ = self.carry(&hub, &mut client, &mut server) => Fate::Over,
+            met = state.wait_for(|state| *state != ConnectionState::Open) => {
+                met.map_or(ConnectionState::Cut, |met| *met)
+            }
+            _ = self.relay(&hub, &mut client, &mut server) => ConnectionState::Over,
         };
         match met {
-            Fate::Open | Fate::Over => {}
-            Fate::Cut => reset(&client, &server),
-            Fate::HalfOpen { heard_by: End::Server } => {
+            ConnectionState::Open | ConnectionState::Over => {}
+            ConnectionState::Cut => reset(&client, &server),
+            ConnectionState::HalfOpen { heard_by: End::Server } => {
                 drop(server);
-                forsake(client, fate).await;
+                forsake(client, state).await;
             }
-            Fate::HalfOpen { heard_by: End::Client } => {
+            ConnectionState::HalfOpen { heard_by: End::Client } => {
                 drop(client);
-                forsake(server, fate).await;
+                forsake(server, state).await;
             }
         }
-        self.fate.send_replace(Fate::Over);
+        self.state.send_replace(ConnectionState::Over);
     }
 
-    async fn carry(
+    async fn relay(
         &self,
         hub: &Hub,
         client: &mut TcpStream,
@@ -137,9 +98,9 @@ impl Link {
                     hub.translate(&mut message.bytes);
                 }
                 match hub.judge(self, to, &message) {
-                    Verdict::Pass(after) => drop(queue.send((now + after, Some(message)))),
-                    Verdict::Lose => {}
-                    Verdict::End => self.over().await,
+                    Delivery::Pass(after) => drop(queue.send((now + after, Some(message)))),
+                    Delivery::Lose => {}
+                    Delivery::End => self.over().await,
                 }
             }
         }
@@ -190,7 +151,7 @@ impl Link {
         lock(&self.mute).is_some()
     }
 
-    /// Waits for the fate to be carried out, which drops this future.
+    /// Waits until the connection is ended, which drops this future.
     async fn over(&self) {
         std::future::pending::<()>().await;
     }
@@ -202,11 +163,11 @@ fn reset(client: &TcpStream, server: &TcpStream) {
     let _ = server.set_zero_linger();
 }
 
-/// Guarantee an end open that shall not know that the other one is gone.
-async fn forsake(mut end: TcpStream, mut fate: watch::Receiver<Fate>) {
+/// Keeps an end open that shall not know that the other one is closed.
+async fn forsake(mut end: TcpStream, mut state: watch::Receiver<ConnectionState>) {
     let mut lost = vec![0; 4096];
     tokio::select! {
-        _ = fate.wait_for(|fate| *fate == Fate::Cut) => drop(end.set_zero_linger()),
+        _ = state.wait_for(|state| *state == ConnectionState::Cut) => drop(end.set_zero_linger()),
         _ = async { while matches!(end.read(&mut lost).await, Ok(1..)) {} } => {}
     }
 }

@@ -1,9 +1,9 @@
-//! The list of flaws. Which case catches each is in `caught.rs`.
+//! The list of bugs. Which case catches each is in `caught.rs`.
 
 /// One way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "`FLAWS` says each in words")]
-pub enum Flaw {
+#[allow(missing_docs, reason = "`BUGS` says each in words")]
+pub enum InjectedBug {
     ForgetsExpiry,
     ExpiresEarly,
     GrantsTwo,

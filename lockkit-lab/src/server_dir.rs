@@ -15,13 +15,13 @@ use super::program;
 const TAIL: u64 = 3_000;
 
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct ServerDir {
     path: PathBuf,
     /// Whom the folder belongs to, if that is not who runs the lab.
     owner: Option<(u32, u32)>,
 }
 
-impl Home {
+impl ServerDir {
     /// Makes the folder. `account` is for servers that refuse to run as root.
     pub(crate) fn create(path: PathBuf, account: Option<&str>) -> Result<Self> {
         fs::create_dir(&path).doing(format!("making {}", path.display()))?;

@@ -15,7 +15,7 @@ use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
 use tokio::task::yield_now;
 
-use super::Flaw;
+use super::InjectedBug;
 use super::toy::{Entry, Line, Toy};
 
 impl Toy {
@@ -28,18 +28,20 @@ impl Toy {
         yield_now().await;
         let mut claim = Claim::clone(claim);
         let id = claim.id;
-        if self.is(Flaw::LeaksOnCancel) {
+        if self.is(InjectedBug::LeaksOnCancel) {
             claim.id = ClaimId::random();
         }
         let known_as = claim.id;
         let asked = claim.clone();
         let answer =
             self.on_line(&claim.key.clone(), |line, now| self.enter(line, now, claim, patience));
-        if self.is(Flaw::SecondLockEndsTheFirst) && matches!(answer, Ok(Acquisition::Granted(_))) {
+        if self.is(InjectedBug::SecondLockEndsTheFirst)
+            && matches!(answer, Ok(Acquisition::Granted(_)))
+        {
             self.end_the_one_before(asked);
         }
         yield_now().await;
-        if self.is(Flaw::LeaksOnCancel) {
+        if self.is(InjectedBug::LeaksOnCancel) {
             let mut lines = self.lock_lines();
             let entries = lines.values_mut().flat_map(|line| &mut line.entries);
             entries.filter(|e| e.claim.id == known_as).for_each(|e| e.claim.id = id);
@@ -52,11 +54,11 @@ impl Toy {
         let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
         yield_now().await;
         match answer {
-            Released::NotFound if self.is(Flaw::SaysNoSuchLockToStrangers) => {
+            Released::NotFound if self.is(InjectedBug::SaysNoSuchLockToStrangers) => {
                 Ok(Released::NoSuchLock)
             }
             Released::Removed => Ok(answer),
-            _ if self.is(Flaw::ReleaseFailsTheSecondTime) => {
+            _ if self.is(InjectedBug::ReleaseFailsTheSecondTime) => {
                 Err(Error::permanent("toy", "released already"))
             }
             _ => Ok(answer),
@@ -87,12 +89,12 @@ impl LockDriver for Toy {
             self.release_one(&claim).await.map(Attempted::from).map_err(BatchError::refused)
         };
         let mut outcome = submit_each(batch, acquire, release).await;
-        if self.is(Flaw::AnswersBatchesBackwards) {
+        if self.is(InjectedBug::AnswersBatchesBackwards) {
             outcome.released.reverse();
             outcome.acquired.reverse();
         }
         let failed = outcome.acquired.iter().find_map(|acquired| acquired.as_ref().err());
-        match failed.filter(|_| self.is(Flaw::OneOperationFailsItsBatch)) {
+        match failed.filter(|_| self.is(InjectedBug::OneOperationFailsItsBatch)) {
             Some(failed) => Err(failed.clone()),
             None => Ok(outcome),
         }
@@ -100,7 +102,7 @@ impl LockDriver for Toy {
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let mut place =
-            GivesUpItsPlace { toy: self, claim, armed: self.is(Flaw::LosesRequestOnCancel) };
+            GivesUpItsPlace { toy: self, claim, armed: self.is(InjectedBug::LosesRequestOnCancel) };
         loop {
             let changed = self.store.changed.notified();
             tokio::pin!(changed);
@@ -108,10 +110,10 @@ impl LockDriver for Toy {
             let (grant, next_end) = self.look(claim)?;
             if let Some(mut grant) = grant {
                 place.armed = false;
-                if self.is(Flaw::WakesLate) {
+                if self.is(InjectedBug::WakesLate) {
                     tokio::time::sleep(Duration::from_secs(5)).await;
                 }
-                if self.is(Flaw::CountsAPushedLeaseFromItsArrival) {
+                if self.is(InjectedBug::CountsAPushedLeaseFromItsArrival) {
                     tokio::time::sleep(Duration::from_millis(150)).await;
                     grant.start = LeaseStart::Sent(TokioClock.now());
                 }
@@ -147,7 +149,7 @@ impl LockDriver for Toy {
             };
             line.entries[at].claim.mode = Mode::Shared;
             let grant = self.grant(&line.entries[at]);
-            if self.is(Flaw::DowngradeGoesToTheEnd) {
+            if self.is(InjectedBug::DowngradeGoesToTheEnd) {
                 let mut entry = line.entries.remove(at);
                 entry.held_since = None;
                 entry.queued_at = now;
@@ -205,12 +207,12 @@ impl LockDriver for Toy {
         yield_now().await;
         Ok(self.on_line(&claim.key, |line, now| {
             let at = line.position(claim.id);
-            if let (Some(at), false) = (at, self.is(Flaw::ClaimsWhatItCannot))
+            if let (Some(at), false) = (at, self.is(InjectedBug::ClaimsWhatItCannot))
                 && line.entries[at].token < token
             {
                 line.last_token = line.last_token.max(token.get());
                 line.entries[at].token = token;
-                self.lift_waiters(line, at, token);
+                self.raise_waiters(line, at, token);
             }
             self.prolong(line, now, claim)
         }))
@@ -246,11 +248,11 @@ impl Drop for GivesUpItsPlace<'_> {
 
 impl Toy {
     /// Gives those who wait behind a claim that was raised greater tokens than it has.
-    fn lift_waiters(&self, line: &mut Line, raised: usize, token: Token) {
+    fn raise_waiters(&self, line: &mut Line, raised: usize, token: Token) {
         for at in raised + 1..line.entries.len() {
             let entry = &line.entries[at];
             let is_behind = entry.held_since.is_none() && entry.token <= token;
-            if is_behind && !self.is(Flaw::RaiseForgetsWaiters) {
+            if is_behind && !self.is(InjectedBug::RaiseForgetsWaiters) {
                 line.entries[at].token = self.number(line);
             }
         }
@@ -264,11 +266,11 @@ impl Toy {
         patience: Patience,
     ) -> Result<Acquisition, Error> {
         let mut claim = claim;
-        if self.is(Flaw::KeepsTheFirstNote) {
+        if self.is(InjectedBug::KeepsTheFirstNote) {
             claim.note = line.first_note.get_or_insert(claim.note).clone();
         }
         let known = line.position(claim.id);
-        if let (Some(at), false) = (known, self.is(Flaw::QueuesTwiceWhenAskedTwice)) {
+        if let (Some(at), false) = (known, self.is(InjectedBug::QueuesTwiceWhenAskedTwice)) {
             return Ok(self.stay(line, now, at, patience));
         }
         self.check_limit(line, &claim)?;
@@ -314,13 +316,13 @@ impl Toy {
     }
 
     fn check_limit(&self, line: &Line, claim: &Claim) -> Result<(), Error> {
-        let given = line
-            .given
-            .filter(|_| !self.is(Flaw::ForgetsTheLimitWhenEmpty) || !line.entries.is_empty());
+        let given = line.given.filter(|_| {
+            !self.is(InjectedBug::ForgetsTheLimitWhenEmpty) || !line.entries.is_empty()
+        });
         let in_use = given.or_else(|| line.entries.first().and_then(|e| e.claim.mode.limit()));
         match (in_use, claim.mode.limit()) {
             (Some(in_use), Some(asked))
-                if in_use != asked && !self.is(Flaw::AcceptsAnotherLimit) =>
+                if in_use != asked && !self.is(InjectedBug::AcceptsAnotherLimit) =>
             {
                 Err(Error::LimitMismatch {
                     name: claim.key.name.as_str().to_owned(),
@@ -336,11 +338,11 @@ impl Toy {
         let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
         let limit = match limit {
             SetLimit::To(limit) => limit,
-            SetLimit::IfUnset(limit) if self.is(Flaw::FirstUseResizes) => limit,
+            SetLimit::IfUnset(limit) if self.is(InjectedBug::FirstUseResizes) => limit,
             SetLimit::IfUnset(limit) => line.given.or(in_use).unwrap_or(limit),
         };
         line.given = Some(limit);
-        if self.is(Flaw::ResizeIsForNewcomersOnly) {
+        if self.is(InjectedBug::ResizeIsForNewcomersOnly) {
             return limit;
         }
         for entry in &mut line.entries {
@@ -348,7 +350,7 @@ impl Toy {
                 entry.claim.mode = Mode::Permits { permits, limit };
             }
         }
-        if self.is(Flaw::LoweringEvicts) {
+        if self.is(InjectedBug::LoweringEvicts) {
             let mut out = 0;
             line.entries.retain(|e| {
                 out += weight(e);
@@ -358,15 +360,15 @@ impl Toy {
         limit
     }
 
-    /// Whether a flaw lets a newcomer pass those who wait.
+    /// Whether a bug lets a newcomer pass those who wait.
     fn passes(&self, line: &Line, claim: &Claim, patience: Patience) -> bool {
         let holders = line.entries.iter().filter(|e| e.held_since.is_some());
         let held: u64 = holders.map(weight).sum();
         let fits = self.fits(held, claim.mode);
-        match self.flaw {
-            Some(Flaw::TryOvertakes) => patience == Patience::Try && fits,
-            Some(Flaw::ReadersOvertakeWriters) => claim.mode == Mode::Shared && fits,
-            Some(Flaw::SmallOvertakesLarge) => claim.mode.limit().is_some() && fits,
+        match self.bug {
+            Some(InjectedBug::TryOvertakes) => patience == Patience::Try && fits,
+            Some(InjectedBug::ReadersOvertakeWriters) => claim.mode == Mode::Shared && fits,
+            Some(InjectedBug::SmallOvertakesLarge) => claim.mode.limit().is_some() && fits,
             _ => false,
         }
     }
@@ -379,7 +381,7 @@ impl Toy {
     }
 
     fn grant(&self, entry: &Entry) -> Grant {
-        let twice = if self.is(Flaw::ReportsALongerTtl) { 2 } else { 1 };
+        let twice = if self.is(InjectedBug::ReportsALongerTtl) { 2 } else { 1 };
         Grant {
             token: entry.token,
             ttl: entry.claim.hold_ttl * twice,
@@ -411,17 +413,17 @@ impl Toy {
     }
 
     pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
-        if self.is(Flaw::ReleaseForgetsWhoBroke) {
+        if self.is(InjectedBug::ReleaseForgetsWhoBroke) {
             line.broken.remove(&claim.id);
             line.last_break = None;
         }
         let empty = line.entries.is_empty();
-        let any = self.is(Flaw::ReleasesWithoutId) && !empty;
+        let any = self.is(InjectedBug::ReleasesWithoutId) && !empty;
         let Some(at) = line.position(claim.id).or(any.then_some(0)) else {
             return if empty { Released::NoSuchLock } else { Released::NotFound };
         };
         let entry = line.entries.remove(at);
-        if self.is(Flaw::ForgetsToWakeAfterGivingUp) && entry.held_since.is_none() {
+        if self.is(InjectedBug::ForgetsToWakeAfterGivingUp) && entry.held_since.is_none() {
             // As if the others still stood behind it.
             let long_gone = entry.claim.key.clone();
             let mut ghost = entry;
@@ -439,20 +441,20 @@ impl Toy {
         force: BreakMode,
         record: &BreakRecord,
     ) -> bool {
-        let any = self.is(Flaw::OldTokenBreaksTheSuccessor) && !line.entries.is_empty();
+        let any = self.is(InjectedBug::OldTokenBreaksTheSuccessor) && !line.entries.is_empty();
         let found = line.entries.iter().position(|e| e.token == token);
         let Some(at) = found.or(any.then_some(0)) else {
             return false;
         };
         let id = line.entries[at].claim.id;
         line.last_break = Some(record.clone());
-        if self.is(Flaw::GracefulBreakIsForgotten) && force == BreakMode::Graceful {
+        if self.is(InjectedBug::GracefulBreakIsForgotten) && force == BreakMode::Graceful {
             return true;
         }
         line.broken.insert(id, record.clone());
         let at_once = match force {
-            BreakMode::Graceful => self.is(Flaw::GracefulBreakActsAtOnce),
-            BreakMode::Forced => !self.is(Flaw::ForcedBreakWaits),
+            BreakMode::Graceful => self.is(InjectedBug::GracefulBreakActsAtOnce),
+            BreakMode::Forced => !self.is(InjectedBug::ForcedBreakWaits),
         };
         if at_once {
             line.entries.remove(at);

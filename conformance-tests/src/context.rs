@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The workbench of one case. Cheap to clone.
 #[derive(Clone)]
-pub struct Bench {
+pub struct CaseContext {
     harness: Arc<dyn Harness>,
     namespace: Namespace,
     capabilities: Capabilities,
@@ -40,7 +40,7 @@ pub struct Bench {
     passing: Arc<Noting>,
 }
 
-impl Bench {
+impl CaseContext {
     /// A workbench with a random namespace.
     ///
     /// # Errors
