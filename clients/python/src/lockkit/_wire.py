@@ -192,7 +192,7 @@ def break_record(answer: Json) -> BreakRecord:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClaimState:
     """One claim in the line of a lock. Durations are in seconds, at the moment of the look."""
 
     token: int
@@ -218,17 +218,17 @@ class LockState:
     name: str
     space: str
     """``lock`` or ``semaphore``."""
-    line: Tuple[Standing, ...]
+    line: Tuple[ClaimState, ...]
     """The live claims in their order; those that hold come first."""
     last_break: Optional[BreakRecord]
 
     @property
-    def holders(self) -> Tuple[Standing, ...]:
+    def holders(self) -> Tuple[ClaimState, ...]:
         """The claims that hold."""
         return tuple(it for it in self.line if it.held_for is not None)
 
     @property
-    def waiters(self) -> Tuple[Standing, ...]:
+    def waiters(self) -> Tuple[ClaimState, ...]:
         """The claims in line that do not hold yet."""
         return tuple(it for it in self.line if it.held_for is None)
 
@@ -250,9 +250,9 @@ def lock_state(answer: Json) -> LockState:
     return LockState(answer["name"], answer.get("space", "lock"), line, last_break)
 
 
-def _standing(it: Json) -> Standing:
+def _standing(it: Json) -> ClaimState:
     held_for = it.get("held_for_ms")
-    return Standing(
+    return ClaimState(
         token=int(it["token"]),
         mode=it["mode"],
         permits=it.get("permits"),
@@ -267,7 +267,7 @@ def _standing(it: Json) -> Standing:
     )
 
 
-def seen(it: Standing) -> Json:
+def seen(it: ClaimState) -> Json:
     """What tells two lines apart, of one claim."""
     told: Json = {
         "token": str(it.token),

@@ -60,7 +60,7 @@ pub(crate) fn holders(state: &LockState) -> Option<String> {
 }
 
 /// One claim in a line of its own.
-pub(crate) fn standing(standing: &ClaimState) -> String {
+pub(crate) fn claim(standing: &ClaimState) -> String {
     let mut text =
         format!("token {}, {}, {}", standing.token, mode(standing.mode), standing.identity);
     match standing.held_for {

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar
 from ._engine import Engine
 from ._errors import Unavailable
 from ._record import backoff
-from ._wire import LONGEST_WAIT, Json, LockState, Standing, holder_json, lock_state, page, seen
+from ._wire import LONGEST_WAIT, Json, LockState, ClaimState, holder_json, lock_state, page, seen
 from ._wire import was_found
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ async def available(engine: Engine, name: str, limit: int) -> int:
     return max(0, (limits[0] if limits else limit) - out)
 
 
-def leader(state: LockState) -> Optional[Standing]:
+def leader(state: LockState) -> Optional[ClaimState]:
     """The claim that holds a lock alone."""
     alone = [it for it in state.holders if it.mode == "exclusive"]
     return alone[0] if alone else None
