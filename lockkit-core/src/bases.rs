@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use crate::shared::locked;
+use crate::concurrency::locked;
 use crate::{Error, Namespace};
 
 /// The greatest token base that was seen of each namespace.
@@ -23,6 +23,16 @@ use crate::{Error, Namespace};
 pub struct KnownBases(Mutex<HashMap<Namespace, u64>>);
 
 impl KnownBases {
+    /// The number that a driver stores for a namespace, in decimal digits.
+    ///
+    /// # Errors
+    /// A permanent one where something else is stored.
+    pub fn parse(backend: &'static str, stored: &[u8]) -> Result<u64, Error> {
+        let number = std::str::from_utf8(stored).ok().and_then(|text| text.parse().ok());
+        let wrong = || Error::permanent(backend, "the token offset that is stored is no number");
+        number.ok_or_else(wrong)
+    }
+
     /// The backend says that this is the base. An error when it has said more before: managers that
     /// are open go on above that, and one that began below would give tokens that go back.
     pub fn saw(

@@ -7,8 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::answers::BreakMode;
+use crate::clock::unix_ms;
 use crate::writes::ReadOnly;
 use crate::{ClientIdentity, Token};
+
+/// The result of lockkit's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a backend or its client said.
 ///
@@ -425,6 +430,22 @@ pub struct BreakRecord {
 }
 
 impl BreakRecord {
+    /// The record of a break now.
+    pub fn new(by: ClientIdentity, mode: BreakMode, reason: Option<String>) -> Self {
+        let forced = mode == BreakMode::Forced;
+        Self { by, at_unix_ms: unix_ms(), reason, forced }
+    }
+
+    /// Its JSON, in which drivers store it.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data becomes JSON")
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; `None` for what is not such a text.
+    pub fn from_json(json: impl AsRef<[u8]>) -> Option<Self> {
+        serde_json::from_slice(json.as_ref()).ok()
+    }
+
     /// Refuses texts that people could not read in a line. For programs that break for others; a
     /// manager has checked its own.
     pub fn check(&self) -> Result<(), Error> {

@@ -29,7 +29,7 @@ use crate::Mode;
 
 mod read;
 
-pub use read::{Ahead, GivenLimit, Member, Queue, Resizing, Verdict};
+pub use read::{Ahead, EXACT_ATTEMPTS, GivenLimit, LimitWrite, Member, Queue, Resizing, Verdict};
 
 /// What a lock of the exclusive/shared kind can carry: one exclusive claim or this many shared
 /// ones. Below 2^31, so that it fits every backend's integers; sums need 64 bits.

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -101,6 +103,42 @@ pub struct UrlOption<'a> {
     pub value: &'a str,
     /// All of it, as it is written.
     pub text: &'a str,
+}
+
+impl UrlOption<'_> {
+    /// The value as a duration.
+    pub fn duration(&self) -> Result<Duration, Error> {
+        parse_duration(self.value)
+    }
+
+    /// The value as a number in this range.
+    pub fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, Error>
+    where
+        N: FromStr + PartialOrd + fmt::Display,
+    {
+        let number = self.value.parse().ok().filter(|number| range.contains(number));
+        let (name, from, to) = (self.name, range.start(), range.end());
+        let wrong = || Error::Config(format!("{name} is a number from {from} to {to}"));
+        number.ok_or_else(wrong)
+    }
+
+    /// What these choices give for the value.
+    pub fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Result<T, Error> {
+        let chosen = choices.iter().find(|(name, _)| *name == self.value);
+        chosen.map(|(_, choice)| choice.clone()).ok_or_else(|| {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            Error::Config(format!("{} is one of {}", self.name, names.join(", ")))
+        })
+    }
+
+    /// Whether a switch is on: `strict` and `strict=true` are, `strict=false` is not.
+    pub fn switch(&self) -> Result<bool, Error> {
+        match self.value {
+            "" | "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(Error::Config(format!("{} is true or false", self.name))),
+        }
+    }
 }
 
 impl<'a> UrlOption<'a> {
@@ -232,9 +270,27 @@ mod tests {
         assert_eq!(url.scheme(), "redis");
         assert_eq!(url.rest(), "redis://h:1/2?x=1&y");
         assert_eq!(url.settings().prefix_str(), "sh op");
-        assert_eq!(url.settings().ttl, Duration::from_secs(10));
+        assert_eq!(url.settings().default_ttl(), Duration::from_secs(10));
         let plain = BackendUrl::parse("sqlite:/tmp/a.db?ttl=1").unwrap();
         assert_eq!((plain.scheme(), plain.rest()), ("sqlite", "sqlite:/tmp/a.db"));
+    }
+
+    #[test]
+    fn the_value_of_an_option_is_a_duration_a_number_a_choice_or_a_switch() {
+        let text = "my://h?t=5s&n=3&c=b&s&off=false";
+        let options: Vec<_> = split_query(text).1.collect();
+        assert_eq!(options[0].duration().unwrap(), Duration::from_secs(5));
+        assert_eq!(options[1].number(1..=3_u32).unwrap(), 3);
+        assert_eq!(options[2].choice(&[("a", 1), ("b", 2)]).unwrap(), 2);
+        assert_eq!((options[3].switch().unwrap(), options[4].switch().unwrap()), (true, false));
+        for (wrong, message) in [
+            (options[0].number(1..=9_u32).unwrap_err(), "t is a number from 1 to 9"),
+            (options[1].number(4..=9_u32).unwrap_err(), "n is a number from 4 to 9"),
+            (options[2].choice(&[("x", 1), ("y", 2)]).unwrap_err(), "c is one of x, y"),
+            (options[0].switch().unwrap_err(), "t is true or false"),
+        ] {
+            assert_eq!(wrong.to_string(), message);
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimId, Gather, Grant,
-    LockDriver, Released, Reply, Step, locked,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, Batcher, ClaimId, Grant,
+    LockDriver, Released, locked,
 };
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
@@ -38,8 +38,8 @@ pub struct Service(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     driver: Arc<dyn LockDriver>,
-    /// The steps of all clients share flights.
-    gather: Gather,
+    /// The operations of all clients share batches.
+    batcher: Batcher,
     /// What is added to the backend's tokens, by namespace.
     offsets: Mutex<HashMap<Namespace, u64>>,
     settings: Settings,
@@ -79,7 +79,7 @@ impl Service {
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
             settings.limits;
         Ok(Self(Arc::new(Parts {
-            gather: Gather::new(driver.clone()),
+            batcher: Batcher::new(driver.clone()),
             driver,
             offsets: Mutex::default(),
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
@@ -177,31 +177,7 @@ impl Service {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> BatchOutcome {
         let patience = batch.claims().map(|claim| claim.wait_ttl).min().unwrap_or_default();
         let latest = self.driver().clock().now().after(patience);
-        let releases = batch.releases.iter().map(|claim| Step::Release { claim: claim.clone() });
-        let acquires = batch
-            .acquires
-            .iter()
-            .map(|it| Step::Acquire { claim: it.claim.clone(), patience: it.patience });
-        let steps: Vec<_> = releases.chain(acquires).collect();
-        let failed = |error: Error| match error {
-            Error::Backend { .. } => BatchError::unknown(error),
-            error => BatchError::refused(error),
-        };
-        let (mut released, mut acquired) = (Vec::new(), Vec::new());
-        for (step, reply) in steps.iter().zip(self.0.gather.carry(&steps, latest).await) {
-            let reply = reply.map_err(failed);
-            match step {
-                Step::Release { .. } => released.push(reply.and_then(|it| match it.result {
-                    Reply::Released(result) => Ok(Attempted::after(it.ambiguous, result)),
-                    _ => Err(no_result()),
-                })),
-                Step::Acquire { .. } => acquired.push(reply.and_then(|it| match it.result {
-                    Reply::Acquired(result) => Ok(Attempted::after(it.ambiguous, result)),
-                    _ => Err(no_result()),
-                })),
-            }
-        }
-        BatchOutcome { released, acquired }
+        self.0.batcher.submit(batch, latest).await
     }
 
     /// Submits one acquire.

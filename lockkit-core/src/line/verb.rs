@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::claim::ClaimId;
 use crate::clock::Moment;
-use crate::driver::{BreakMode, Grant, Patience, Released, SetLimit};
-use crate::{Claim, Mode, Token};
+use crate::driver::{
+    Acquisition, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal, SetLimit,
+};
+use crate::{BreakRecord, Claim, Error, LossReason, Mode, Result, Token};
 
 /// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +159,44 @@ pub enum Answer {
     Limit(u32),
     /// Of a look.
     Looked,
+}
+
+impl Answer {
+    /// What a driver answers to an acquire: `ahead` are the claims before one that waits, `broken` says
+    /// how the claim was broken, if it was.
+    ///
+    /// # Errors
+    /// [`Error::LimitMismatch`], and [`Error::Lost`] for a claim that is in the queue and was broken.
+    pub fn acquisition<E: From<Error>>(
+        self,
+        claim: &Claim,
+        ahead: u32,
+        broken: impl FnOnce() -> Result<Option<BreakRecord>, E>,
+    ) -> Result<Acquisition, E> {
+        match self {
+            Self::Holds(grant) => Ok(Acquisition::Granted(grant)),
+            Self::Waits(_) => Ok(Acquisition::Queued { ahead }),
+            Self::OtherLimit(in_use) => Err(claim.other_limit(in_use).into()),
+            Self::Broken => {
+                let reason = broken()?.map_or(LossReason::Expired, LossReason::Broken);
+                Err(Error::Lost { reason }.into())
+            }
+            _ => Ok(Acquisition::Busy),
+        }
+    }
+
+    /// What a driver answers to a renewal; as [`acquisition`](Self::acquisition).
+    pub fn renewal<E>(
+        self,
+        ahead: u32,
+        broken: impl FnOnce() -> Result<Option<BreakRecord>, E>,
+    ) -> Result<Renewal, E> {
+        Ok(match self {
+            Self::Holds(grant) => Renewal::Holds(grant),
+            Self::Waits(_) => Renewal::Waits { ahead },
+            _ => Renewal::Ended(broken()?.map_or(ClaimEnd::NotFound, ClaimEnd::Broken)),
+        })
+    }
 }
 
 /// A claim that was broken, and until when its renewals have to be told so.

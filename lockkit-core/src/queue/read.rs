@@ -2,7 +2,11 @@
 //! rule.
 
 use crate::Mode;
+use crate::answers::SetLimit;
 use crate::queue::{admits, conflict, holders};
+
+/// The attempts of a resize that insist on the claims that were read.
+pub const EXACT_ATTEMPTS: usize = 16;
 
 /// A claim of a list, as a server showed it.
 pub trait Member {
@@ -92,6 +96,15 @@ pub struct Ahead<'a, C> {
     pub sole: bool,
 }
 
+/// What a request for a limit asks to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitWrite {
+    /// Nothing: the semaphore has this limit.
+    None(u32),
+    /// This limit, in place of the one that the queue was given, if it was.
+    To(u32),
+}
+
 /// How a list gets another limit, and nobody in it is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resizing {
@@ -178,6 +191,20 @@ impl<C: Member> Queue<C> {
         let holds_on = |token: u64| self.given.is_some_and(|given| token <= given.until);
         let holds = |(place, token): &(usize, u64)| *place < by_the_sum || holds_on(*token);
         tokens.into_iter().enumerate().take_while(holds).count()
+    }
+
+    /// What a request for a limit asks to be written, as the queue is now. A driver writes it under the
+    /// condition that the queue is still so (with [`resizing`](Self::resizing)), and otherwise reads it
+    /// again: exactly in the first [`EXACT_ATTEMPTS`] of
+    /// [`retry_conflicts`](crate::driver::retry_conflicts); afterwards only the limit must be the same,
+    /// since claims that come and go must not keep the limit from changing.
+    pub fn limit_write(&self, asked: SetLimit) -> LimitWrite {
+        match (asked, self.given) {
+            (SetLimit::IfUnset(_), Some(given)) => LimitWrite::None(given.limit),
+            (SetLimit::To(limit), Some(given)) if given.limit == limit => LimitWrite::None(limit),
+            (SetLimit::To(limit), _) => LimitWrite::To(limit),
+            (SetLimit::IfUnset(limit), None) => LimitWrite::To(self.limit().unwrap_or(limit)),
+        }
     }
 
     /// What gives this list another limit, given the tokens of all claims in order.
@@ -321,6 +348,19 @@ mod tests {
         let large = Queue::new(permits(&[1, 3, 1], 3), None, 0);
         assert_eq!(lowered(&large, 0), (11, 2));
         assert_eq!(lowered(&Queue::new(Vec::new(), None, 0), 7), (0, 0));
+    }
+
+    #[test]
+    fn a_limit_is_written_unless_the_semaphore_has_it() {
+        let unset = Queue::new(permits(&[1], 3), None, 0);
+        assert_eq!(unset.limit_write(SetLimit::IfUnset(7)), LimitWrite::To(3));
+        assert_eq!(unset.limit_write(SetLimit::To(3)), LimitWrite::To(3));
+        let empty = Queue::<Mode>::default();
+        assert_eq!(empty.limit_write(SetLimit::IfUnset(7)), LimitWrite::To(7));
+        let set = given(&[1], 4, 0);
+        assert_eq!(set.limit_write(SetLimit::IfUnset(7)), LimitWrite::None(4));
+        assert_eq!(set.limit_write(SetLimit::To(4)), LimitWrite::None(4));
+        assert_eq!(set.limit_write(SetLimit::To(7)), LimitWrite::To(7));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::answers::LeaseStart;
-use crate::{ClientIdentity, Key, Mode, Name, Namespace, Space};
+use crate::{ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -104,4 +104,22 @@ fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
     assert_eq!(pause(10, 0), ms(100), "the tenth");
     // Nobody asks more often than every 10 ms.
     assert_eq!(pause(0, 0), ms(10));
+}
+
+#[test]
+fn a_grant_of_the_poller_counts_from_the_request_unless_the_driver_names_its_start() {
+    let sent = Moment::from_nanos(7);
+    let grant = |start| Grant {
+        token: Token::new(1).unwrap(),
+        ttl: Duration::from_secs(1),
+        start,
+        margin: Duration::ZERO,
+    };
+    let start = |of| match attend::counted_from(sent, Renewal::Holds(grant(of))) {
+        Renewal::Holds(grant) => grant.start,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(start(LeaseStart::LastAnswered), LeaseStart::Sent(sent));
+    let named = LeaseStart::Sent(Moment::from_nanos(3));
+    assert_eq!(start(named), named);
 }
