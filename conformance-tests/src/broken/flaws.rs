@@ -73,6 +73,7 @@ pub enum Flaw {
     FailsNowAndThen,
     AnswersBatchesBackwards,
     OneOperationFailsItsBatch,
+    CallsARefusalAmbiguous,
     RegistersAreListedByPattern,
     ListsDeletedRegisters,
     SkipsARegisterBetweenPages,
