@@ -32,12 +32,12 @@ use tokio::time::Instant;
 
 use crate::capabilities::Flights;
 use crate::clock::{Clock, Moment};
+use crate::concurrency::locked;
 use crate::deadline::Jitter;
 use crate::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, LockDriver, Patience,
     Released,
 };
-use crate::concurrency::locked;
 use crate::{Claim, Error, Key};
 
 mod queue;
