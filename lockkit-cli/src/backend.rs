@@ -307,7 +307,7 @@ fn shown(url: &BackendUrl) -> (String, bool) {
     (text, hides)
 }
 
-/// A memory is that of one process: nobody else would ever meet the lock.
+/// A memory is that of one process: no other process would ever find the lock.
 fn refuse_memory(rest: &str) -> Result<(), ExitError> {
     let inner = rest.strip_prefix("quorum:").or_else(|| rest.strip_prefix("mirror:"));
     let members = inner.unwrap_or(rest).split(',');
@@ -364,7 +364,7 @@ fn timeout_of(url: &str) -> Duration {
     asked.unwrap_or(Duration::from_secs(default))
 }
 
-/// The value of an option in a URL's query, as it stands there.
+/// The value of an option in a URL's query, as it is written.
 pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     let (_, query) = url.split_once('?')?;
     query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))

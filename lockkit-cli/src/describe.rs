@@ -29,7 +29,7 @@ fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str)
     }
 }
 
-/// How a claim shares.
+/// The mode of a claim.
 pub(crate) fn mode(mode: Mode) -> String {
     match mode {
         Mode::Permits { permits, limit } => format!("{permits} of {limit}"),

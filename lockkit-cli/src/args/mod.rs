@@ -59,7 +59,7 @@ Environment:
 A command of `run` or `elect` finds the backend and prefix of its lock in LOCKKIT_URL and
 LOCKKIT_PREFIX, so a lockkit inside of it uses the same ones unless told otherwise.";
 
-/// Options that all subcommands have stand behind a subcommand's own.
+/// Options that all subcommands have come after a subcommand's own.
 const OUTPUT: &str = "Output";
 
 const EXAMPLES: &str = "\

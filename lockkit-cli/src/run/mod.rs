@@ -156,7 +156,7 @@ async fn under(
     signals: &mut Signals,
 ) -> Result<hold::Outcome, ExitError> {
     let token = guard.token()?;
-    // The lease of a lock that was waited for counts from the last renewal in line: of a short one,
+    // The lease of a lock that was waited for counts from the last renewal in the queue: of a short one,
     // so little may be left that the command would be ended before the first renewal.
     if guard.remaining() < guard.granted_ttl() / 3 * 2 {
         guard.renew().await?;

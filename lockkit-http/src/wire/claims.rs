@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::RenewOutcome;
 use super::{ms_up, text};
 
-/// A claim: what a client puts into the line of a lock, and what it renews and releases. The client
+/// A claim: what a client puts into the queue of a lock, and what it renews and releases. The client
 /// makes it, keeps it, and sends the same with every request about it.
 ///
 /// ```
@@ -31,12 +31,12 @@ pub struct Claim {
     /// 128 random bits as 32 lower-case hexadecimal digits, new for every claim. A secret: who has
     /// it can renew and release. A request with the same id is the same request again.
     pub id: String,
-    /// Guarantee the locks of one application apart from another's.
+    /// Keeps the locks of one application apart from another's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The name of the lock or semaphore: 1 to 512 bytes without control characters.
     pub name: String,
-    /// How it shares.
+    /// Its mode.
     #[serde(default)]
     pub mode: ModeKind,
     /// With mode `permits`: how many it takes.
@@ -45,13 +45,13 @@ pub struct Claim {
     /// With mode `permits`: how many there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How long it holds without being renewed.
+    /// The TTL while it holds.
     #[serde(default = "Claim::default_ttl_ms")]
     pub ttl_ms: u64,
-    /// How long it stays in line without being renewed.
+    /// The TTL while it waits.
     #[serde(default = "Claim::default_wait_ttl_ms")]
     pub wait_ttl_ms: u64,
-    /// Who asks, for people.
+    /// The client, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ClientIdentity>,
     /// Why, for people.
@@ -59,14 +59,14 @@ pub struct Claim {
     pub note: Option<String>,
 }
 
-/// How a claim shares.
+/// The mode of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeKind {
-    /// Nobody beside it.
+    /// No other claim.
     #[default]
     Exclusive,
-    /// Other shared claims beside it.
+    /// Other shared claims may hold, too.
     Shared,
     /// Some permits of a semaphore.
     Permits,
@@ -109,7 +109,7 @@ impl Claim {
         }
     }
 
-    /// How it shares, checked.
+    /// Its mode, checked.
     pub fn mode(&self) -> Result<Mode, Error> {
         match (self.mode, self.permits, self.limit) {
             (ModeKind::Exclusive, None, None) => Ok(Mode::Exclusive),
@@ -146,7 +146,7 @@ impl Claim {
     }
 }
 
-/// `POST /v1/acquire`: puts a claim in line.
+/// `POST /v1/acquire`: puts a claim into the queue.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
@@ -166,7 +166,7 @@ impl Claim {
 pub struct AcquireBody {
     /// The claim.
     pub claim: Claim,
-    /// Whether it leaves at once when it cannot hold at once, without ever having been in line.
+    /// Whether it leaves at once when it cannot hold at once, without ever having been in the queue.
     #[serde(default)]
     pub no_wait: bool,
     /// Whether the semaphore's limit may be changed by `resize`: then more permits than the limit
@@ -195,7 +195,7 @@ pub struct AcquireBody {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WaitBody {
-    /// The claim, which [`AcquireBody`] put in line.
+    /// The claim, which [`AcquireBody`] put into the queue.
     pub claim: Claim,
     /// How long the answer may wait: 25 s at most.
     #[serde(default)]

@@ -110,7 +110,7 @@ pub struct ClaimState {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
+    /// Its mode.
     pub mode: ModeKind,
     /// Of a semaphore: how many it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub struct ClaimState {
     pub ttl_ms: u64,
     /// What is left of its lease.
     pub expires_in_ms: u64,
-    /// How long ago it was put in line.
+    /// How long ago it was put into the queue.
     pub queued_for_ms: u64,
     /// How long it has been holding; absent while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ pub struct Seen {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
+    /// Its mode.
     pub mode: ModeKind,
     /// Of a semaphore.
     #[serde(default, skip_serializing_if = "Option::is_none")]

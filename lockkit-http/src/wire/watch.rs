@@ -60,7 +60,7 @@ pub struct QueuedClaim {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
+    /// Its mode.
     pub mode: ModeKind,
     /// Of a semaphore: how many it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,7 +60,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// A place to wait at, for a request that may wait: taken before the claim is put in line, so that
+/// A place to wait at, for a request that may wait: taken before the claim is put into the queue, so that
 /// a refusal has done nothing.
 fn place(
     service: &Service,
@@ -70,7 +70,7 @@ fn place(
     (wait_ms > 0).then(|| service.wait_permit(caller)).transpose()
 }
 
-/// Waits for the turn of a claim that is in line: `state`.
+/// Waits for the turn of a claim that is in the queue: `state`.
 ///
 /// The backend put it there, or renewed it, after the request was received. So a lease that it was
 /// given with its turn counts from later than that, and may be said to count from there.

@@ -1,4 +1,4 @@
-"""One claim on its way into the line of a lock, until it holds or is taken out again."""
+"""One claim on its way into the queue of a lock, until it holds or is taken out again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Request:
 
 
 class RetryAcquire:
-    """The claim was lost in line, or granted too late: ask with another one."""
+    """The claim was lost in the queue, or granted too late: ask with another one."""
 
 
 RETRY = RetryAcquire()
@@ -63,9 +63,9 @@ class Attempt:
             note=request.note,
         )
         self._uncertain = False
-        """A request got no answer, and may yet put the claim in line."""
+        """A request got no answer, and may yet put the claim into the queue."""
         self._queued = False
-        """The claim may be in line now."""
+        """The claim may be in the queue now."""
         self._asking = False
         """A request is under way."""
         self._round_trip = 0.0

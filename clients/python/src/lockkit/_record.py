@@ -77,7 +77,7 @@ class Record:
     ) -> None:
         self.claim = claim
         self.uncertain = uncertain
-        """Whether an acquire of it got no answer, and may yet put it in line after its release."""
+        """Whether an acquire of it got no answer, and may yet put it into the queue after its release."""
         self.due = math.inf
         """When it is to be renewed."""
         self.asking = False

@@ -42,7 +42,7 @@ def ms_up(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a client puts into the line of a lock, and sends with every request about it.
+    """What a client puts into the queue of a lock, and sends with every request about it.
 
     The id is a secret: whoever has it can renew and release the claim.
     """
@@ -90,14 +90,14 @@ class Held:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The claim is in line."""
+    """The claim is in the queue."""
 
     ambiguous: int
 
 
 @dataclass(frozen=True)
 class Busy:
-    """The claim could not hold at once, and is not in line."""
+    """The claim could not hold at once, and is not in the queue."""
 
     ambiguous: int
 
@@ -229,7 +229,7 @@ class LockState:
 
     @property
     def waiters(self) -> Tuple[ClaimState, ...]:
-        """The claims in line that do not hold yet."""
+        """The claims in the queue that do not hold yet."""
         return tuple(it for it in self.line if it.held_for is None)
 
 
