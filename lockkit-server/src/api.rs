@@ -104,7 +104,7 @@ async fn metrics(Shared(service): Shared<Service>, _: Caller) -> impl IntoRespon
 /// Nothing on it is secret, so it is given without a token; its script asks for one. It loads nothing
 /// from elsewhere, and no other page can frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-    connect-src 'self'; img-src data:; offset-uri 'none'; form-action 'none'; \
+    connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
 /// `GET /`.

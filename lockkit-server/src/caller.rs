@@ -1,4 +1,4 @@
-//! CallerId asks, and what it may do.
+//! The caller of a request, and what it may do.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) enum CallerId {
     At(Peer),
 }
 
-/// CallerId sent a request.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) who: CallerId,

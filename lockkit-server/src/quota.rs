@@ -1,5 +1,5 @@
-//! Quota for those that come at the same time, as requests that wait or as connections: how many
-//! are taken, in all and by one.
+//! Limits of what is open at the same time, waiting requests or connections: in all, and for each
+//! caller or peer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -49,7 +49,7 @@ impl<K: Clone + Eq + Hash> Quota<K> {
         locked(&self.0.taken).all
     }
 
-    /// A place for one more.
+    /// A permit for one more.
     pub(crate) fn enter(&self, who: &K) -> Result<QuotaPermit<K>, Full> {
         let (most, most_of_one) = self.0.most;
         let mut taken = locked(&self.0.taken);

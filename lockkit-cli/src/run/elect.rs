@@ -33,8 +33,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
     let command = args.what.words();
     let backend = Backend::choose(backend)?.ttl_or_default(args.ttl).for_command(&command[0]);
     take.rehearse(&backend).await?;
-    let hold_limit =
-        HoldLimit::new("--max-hold_limit", args.max_term, args.kill_after, backend.ttl())?;
+    let hold_limit = HoldLimit::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
     system::is_usable()?;
     launch::find(&command[0])?;
     nested::refuse(&held::held(), &backend, take.space(), &args.name)?;
@@ -79,7 +78,7 @@ async fn leader(args: &ElectArgs, backend: &BackendArgs) -> Result<u8, ExitError
     }
 }
 
-/// Resigns, and says what came of the hold_limit; how to end when that was the last one.
+/// Resigns, and says what came of the term; how to end when that was the last one.
 async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Option<Ending> {
     let resigned = guard.release().await;
     let code = ended.end.code();

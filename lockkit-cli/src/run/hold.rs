@@ -283,7 +283,7 @@ impl<'a> Hold<'a> {
         self.lost = Some(why);
         let now = ClockPair::now();
         self.due =
-            Due { hold_limit: now, kill: self.due.kill.min(now.after(self.hold_limit.kill_after)) };
+            Due { term: now, kill: self.due.kill.min(now.after(self.hold_limit.kill_after)) };
         if let Some(supervisor) = &mut self.supervisor {
             let _ = supervisor.end(self.due.kill);
         }
@@ -350,5 +350,5 @@ fn due(lease: &HeldLock, kill_after: Duration, lead: Duration) -> Due {
     let now = ClockPair::now();
     let deadline = now.after(lease.remaining());
     let kill = deadline.before(lead);
-    Due { hold_limit: deadline.before(kill_after).min(kill), kill }
+    Due { term: deadline.before(kill_after).min(kill), kill }
 }

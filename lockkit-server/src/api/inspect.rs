@@ -128,7 +128,7 @@ pub(crate) async fn ready(
     Ok("ok\n".into_response())
 }
 
-/// CallerId breaks. A caller with a token goes by the token's name: its own word is no proof.
+/// The client that breaks. A caller with a token goes by the token's name: its own word is no proof.
 fn breaker(caller: &Caller, said: Option<ClientIdentity>) -> ClientIdentity {
     let by = said.unwrap_or_else(ClientIdentity::of_this_process);
     match caller.name() {

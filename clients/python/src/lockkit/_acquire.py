@@ -112,7 +112,7 @@ class Attempt:
             return result, sent
 
     async def _poll(self) -> Tuple[State, float]:
-        """Asks how the claim stands, which waits for a change."""
+        """Asks for the state of the claim, which waits for a change."""
         engine, claim = self._engine, self._claim
         failures = 0
         while True:
@@ -162,7 +162,7 @@ class Attempt:
         """Renews a lease of which so little is left that its first use might fail; asks so until it
         is over: one that waited for an hour does not give up its lock for a lost packet.
 
-        Nobody has been told of the lock yet, so an answer may come after the deadline of the first
+        The caller does not have the lock yet, so an answer may come after the deadline of the first
         one: what it says counts from its own request.
         """
         engine, failures = self._engine, 0

@@ -1,4 +1,4 @@
-"""What can be seen of locks, and breaking one. Looking disturbs nobody, so it is repeated after a
+"""What can be seen of locks, and breaking one. Reading changes nothing, so it is repeated after a
 failure that may pass."""
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ async def inspect(engine: Engine, name: str, space: str) -> LockState:
 
 async def changed(engine: Engine, before: LockState) -> LockState:
     """The lock once its line is not the one of ``before``."""
-    told = [seen(it) for it in before.line]
+    known = [seen(it) for it in before.line]
     while True:
-        body = {"key": key(engine, before.name, before.space), "seen": told}
+        body = {"key": key(engine, before.name, before.space), "seen": known}
         now = await poll(engine, "/v1/changed", body, lock_state)
-        if [seen(it) for it in now.line] != told:
+        if [seen(it) for it in now.line] != known:
             return now
 
 

@@ -58,7 +58,7 @@ class Over(NamedTuple):
 
 
 class Listener(Protocol):
-    """What is told of the end of a claim."""
+    """What is notified of the end of a claim."""
 
     def ended(self) -> None:
         """The claim is over: with a loss, or without one."""
@@ -85,7 +85,7 @@ class Record:
         self.scheduled = math.inf
         """When the renewer looks at it."""
         self.hold: "Callable[[], Optional[Hold]]" = lambda: None
-        """What nobody holds is not renewed: a weak reference."""
+        """What no hold refers to is not renewed: a weak reference."""
         self._renewed = renewed
         self._max_hold = max_hold
         self._stop = math.inf
@@ -165,7 +165,7 @@ class Record:
         elif isinstance(state, Ended):
             self.lose(self.loss() or Loss(state.reason, state.broken))
         else:
-            # It held, and stands in line now: the backend lost what it knew.
+            # It held, and waits now: the backend lost what it knew.
             self.lose(Loss(LossReason.VANISHED))
 
     def is_short(self, round_trip: float) -> bool:

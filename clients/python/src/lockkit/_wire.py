@@ -44,7 +44,7 @@ def ms_up(seconds: float) -> int:
 class Claim:
     """What a client puts into the queue of a lock, and sends with every request about it.
 
-    The id is a secret: whoever has it can renew and release the claim.
+    The id is a secret: every client that has it can renew and release the claim.
     """
 
     id: str
@@ -114,7 +114,7 @@ State = Union[Held, Waiting, Busy, Ended]
 
 
 def state(answer: Json) -> State:
-    """Reads how a claim stands; raises the error of one that failed by itself."""
+    """Reads the state of a claim; raises the error of one that failed by itself."""
     kind = answer.get("state")
     ambiguous = answer.get("ambiguous", 0)
     if kind == "held":
@@ -269,15 +269,15 @@ def _standing(it: Json) -> ClaimState:
 
 def seen(it: ClaimState) -> Json:
     """What tells two lines apart, of one claim."""
-    told: Json = {
+    claim: Json = {
         "token": str(it.token),
         "mode": it.mode,
         "holds": it.held_for is not None,
         "broken": it.broken,
     }
     if it.permits is not None:
-        told.update(permits=it.permits, limit=it.limit)
-    return told
+        claim.update(permits=it.permits, limit=it.limit)
+    return claim
 
 
 # Registers.

@@ -28,11 +28,11 @@ class Mutex:
 
     def lock(self) -> Guard:
         """Waits for the lock. While the service is out of reach, this goes on trying. Raises
-        ``LockLost`` if somebody breaks the claim in line."""
+        ``LockLost`` if the waiting claim is broken."""
         return waited(self._thread, self._options.exclusive())
 
     def try_lock(self) -> Optional[Guard]:
-        """The lock if it is free and nobody waits for it; otherwise ``None``, at once. Raises
+        """The lock if it is free and no other claim waits for it; otherwise ``None``, at once. Raises
         ``Unavailable`` when there is no answer."""
         return taken(self._thread, self._options.exclusive(), 0)
 

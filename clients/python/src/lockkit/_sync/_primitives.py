@@ -60,7 +60,7 @@ class Semaphore:
         return waited(self._thread, self._options.permits(permits, self._limit))
 
     def try_acquire(self, permits: int = 1) -> Optional[Guard]:
-        """So many permits if there are so many and nobody waits; otherwise ``None``, at once."""
+        """So many permits if there are so many and no other claim waits; otherwise ``None``, at once."""
         return taken(self._thread, self._options.permits(permits, self._limit), 0)
 
     def try_acquire_for(self, timeout: Seconds, permits: int = 1) -> Optional[Guard]:

@@ -59,7 +59,7 @@ class Register:
         self._write(None, expect, lock, token, None)
 
     def changed(self, after: Optional[Entry]) -> Optional[Entry]:
-        """Waits until what is there is not ``after``, and returns it. ``None`` stands for no
+        """Waits until what is there is not ``after``, and returns it. ``None`` means no
         value."""
         name, version = self._name, None if after is None else after.version
         return self._thread.run(lambda it: _registers.changed(it, name, version))

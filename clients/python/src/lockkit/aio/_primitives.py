@@ -59,7 +59,7 @@ class Semaphore:
         return waited(self._slot, self._options.permits(permits, self._limit))
 
     async def try_acquire(self, permits: int = 1) -> Optional[Guard]:
-        """So many permits if there are so many and nobody waits; otherwise ``None``, at once."""
+        """So many permits if there are so many and no other claim waits; otherwise ``None``, at once."""
         return await taken(self._slot, self._options.permits(permits, self._limit), 0)
 
     async def try_acquire_for(self, timeout: Seconds, permits: int = 1) -> Optional[Guard]:
