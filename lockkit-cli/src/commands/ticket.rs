@@ -6,7 +6,7 @@ use lockkit::driver::Released;
 use lockkit::{Error, LockManager, Ticket, Token};
 use serde::Serialize;
 
-use crate::acquire::{self, Take};
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
 use crate::args::acquire::{AcquireArgs, TicketArgs};
 use crate::backend::Backend;

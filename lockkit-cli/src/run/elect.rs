@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::launch::{self, Job};
 use super::signals::Signals;
 use super::{HoldLimit, environment, held, hold, nested, under};
-use crate::acquire::{self, Take};
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
 use crate::args::acquire::LockArgs;
 use crate::args::sync::ElectArgs;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use lockkit::{Error, Guard, LockManager};
 use tokio::time::timeout;
 
-use crate::acquire::{self, Take};
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
 use crate::args::acquire::{LockArgs, RunArgs};
 use crate::backend::Backend;

@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::launch::Job;
 use super::signals::Signals;
 use super::{HoldLimit, conclude, environment, held, nested, role, under};
-use crate::acquire::{self, Take};
+use crate::acquire::{self, LockRequest};
 use crate::args::acquire::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Command};
 use crate::backend::Backend;
