@@ -146,6 +146,7 @@ macro_rules! __every_case {
                 batch_04_releases_of_one_batch_wake_every_next: Nothing,
                 batch_05_a_batch_of_the_declared_size_is_accepted: Nothing,
                 batch_06_acquires_of_one_name_keep_their_order: Fifo,
+                batch_07_a_refused_operation_has_no_ambiguous_attempt: Permits,
             }
             time {
                 time_01_a_release_hands_over_within_the_declared_time: Nothing,

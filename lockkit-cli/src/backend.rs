@@ -13,7 +13,7 @@ use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 
 use crate::advice;
 use crate::args::BackendArgs;
-use crate::exit::{Failure, code};
+use crate::exit::{Ending, ExitError, code};
 use crate::note;
 use crate::output;
 use crate::run::held::{self, Held};
@@ -48,22 +48,24 @@ enum Origin {
 impl Backend {
     /// Chooses by option, environment, the lock that this runs under, and default, in this order.
     /// Touches nothing.
-    pub(crate) fn choose(args: &BackendArgs) -> Result<Self, Failure> {
+    pub(crate) fn choose(args: &BackendArgs) -> Result<Self, ExitError> {
         match (&args.url, args.local) {
-            (Some(_), true) => Err(Failure::usage("--local and --url exclude each other: use one")),
+            (Some(_), true) => {
+                Err(ExitError::usage("--local and --url exclude each other: use one"))
+            }
             (Some(url), false) => Self::at(url, "--url", Origin::Told, args),
             (None, true) => Self::in_state_folder(args, None),
             (None, false) => Self::of_the_environment(args),
         }
     }
 
-    fn of_the_environment(args: &BackendArgs) -> Result<Self, Failure> {
+    fn of_the_environment(args: &BackendArgs) -> Result<Self, ExitError> {
         if let Some(url) = variable(URL)? {
             return Self::at(&url, URL, Origin::Variable, args);
         }
         if let Some(file) = variable(URL_FILE)? {
             let text = std::fs::read_to_string(&file).map_err(|e| {
-                Failure::usage(format!(
+                ExitError::usage(format!(
                     "cannot read the URL from {file:?}, which {URL_FILE} names: {e}"
                 ))
             })?;
@@ -78,9 +80,9 @@ impl Backend {
     }
 
     /// The backend of the lock that this runs under.
-    pub(crate) fn of_the_lock(held: &Held, args: &BackendArgs) -> Result<Self, Failure> {
+    pub(crate) fn of_the_lock(held: &Held, args: &BackendArgs) -> Result<Self, ExitError> {
         if held.hidden {
-            return Err(Failure::usage(format!(
+            return Err(ExitError::usage(format!(
                 "this runs under a lock in {}, whose URL contains a secret that is not handed on: \
                  give it with LOCKKIT_URL or LOCKKIT_URL_FILE instead of --url",
                 held.backend
@@ -92,7 +94,7 @@ impl Backend {
     }
 
     /// The backend of this URL, beside the one that these options choose.
-    pub(crate) fn beside(args: &BackendArgs, url: &str, origin: &str) -> Result<Self, Failure> {
+    pub(crate) fn beside(args: &BackendArgs, url: &str, origin: &str) -> Result<Self, ExitError> {
         Self::at(url, origin, Origin::Told, args)
     }
 
@@ -103,11 +105,11 @@ impl Backend {
 
     /// A backend that is compared: one in memory too, which meets nobody else there either.
     #[cfg(feature = "compare")]
-    pub(crate) fn compared(url: &str) -> Result<Self, Failure> {
+    pub(crate) fn compared(url: &str) -> Result<Self, ExitError> {
         Self::parsed(url, "the arguments", Origin::Told, &BackendArgs::default())
     }
 
-    fn at(text: &str, source: &str, origin: Origin, args: &BackendArgs) -> Result<Self, Failure> {
+    fn at(text: &str, source: &str, origin: Origin, args: &BackendArgs) -> Result<Self, ExitError> {
         let chosen = Self::parsed(text, source, origin, args)?;
         refuse_memory(chosen.url.rest())?;
         Ok(chosen)
@@ -118,10 +120,10 @@ impl Backend {
         source: &str,
         origin: Origin,
         args: &BackendArgs,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ExitError> {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
-            .map_err(|e| Failure::usage(format!("the backend's URL in {source}: {e}")))?;
+            .map_err(|e| ExitError::usage(format!("the backend's URL in {source}: {e}")))?;
         refuse_what_is_not_compiled_in(url.rest())?;
         let mut settings = url.settings().clone();
         let in_url = option(&text, "prefix").is_some();
@@ -138,9 +140,9 @@ impl Backend {
         Ok(Self { text: without_prefix(&text), url, origin, settings })
     }
 
-    fn in_state_folder(args: &BackendArgs, hint: Option<&str>) -> Result<Self, Failure> {
+    fn in_state_folder(args: &BackendArgs, hint: Option<&str>) -> Result<Self, ExitError> {
         if cfg!(not(feature = "sqlite")) {
-            return Err(Failure::usage(
+            return Err(ExitError::usage(
                 "this lockkit was built without SQLite: give a backend with --url or LOCKKIT_URL",
             ));
         }
@@ -208,7 +210,7 @@ impl Backend {
 
     /// Hands a URL with a secret on in a file of this folder that only the user can read, instead of
     /// a variable: what a script evaluates ends up in traces.
-    pub(crate) fn hand_on_by_file(&mut self, folder: &Path) -> Result<(), Failure> {
+    pub(crate) fn hand_on_by_file(&mut self, folder: &Path) -> Result<(), ExitError> {
         if !self.hides_something() {
             return Ok(());
         }
@@ -216,13 +218,13 @@ impl Backend {
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| file.write_all(self.text.as_bytes()));
-        written.map_err(|e| Failure::os(&format!("cannot write {}", path.display()), e))?;
+        written.map_err(|e| ExitError::os(&format!("cannot write {}", path.display()), e))?;
         self.origin = Origin::File(path);
         Ok(())
     }
 
     /// Connects, making the state folder if that is what was chosen.
-    pub(crate) async fn connect(&self) -> Result<LockManager, Failure> {
+    pub(crate) async fn connect(&self) -> Result<LockManager, ExitError> {
         if let Origin::Default(folder, remark) = &self.origin {
             // 0700, as the XDG base directory specification asks for.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -230,14 +232,14 @@ impl Backend {
                 let folder = folder.display();
                 let hint = "make it writable, or give a backend with --url";
                 let sentence = format!("cannot make the folder {folder}: {e}; {hint}");
-                Failure::new(code::UNAVAILABLE, sentence)
+                ExitError::new(code::UNAVAILABLE, sentence)
             })?;
             if let Some(remark) = remark {
                 output::note(remark);
             }
         }
         self.connect_again().await.map_err(|error| {
-            let mut failure = Failure::from(error);
+            let mut failure = ExitError::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
                 let advice = advice::on_connecting(self.url.rest(), sentence);
                 sentence.push_str(advice);
@@ -255,7 +257,7 @@ impl Backend {
     }
 
     /// The backends that this one is made of; its own where it is one.
-    pub(crate) fn members(&self) -> Result<Vec<Self>, Failure> {
+    pub(crate) fn members(&self) -> Result<Vec<Self>, ExitError> {
         let member = |url: String| {
             let url = BackendUrl::parse(&url)?;
             let (origin, settings) = (Origin::Told, self.settings());
@@ -275,7 +277,7 @@ impl Backend {
     }
 
     /// The statements that make its tables.
-    pub(crate) fn schema(&self) -> Result<String, Failure> {
+    pub(crate) fn schema(&self) -> Result<String, ExitError> {
         Ok(lockkit::schema(self.url.rest())?)
     }
 
@@ -305,13 +307,13 @@ fn shown(url: &BackendUrl) -> (String, bool) {
     (text, hides)
 }
 
-/// A memory is that of one process: nobody else would ever meet the lock.
-fn refuse_memory(rest: &str) -> Result<(), Failure> {
+/// A memory is that of one process: no other process would ever find the lock.
+fn refuse_memory(rest: &str) -> Result<(), ExitError> {
     let inner = rest.strip_prefix("quorum:").or_else(|| rest.strip_prefix("mirror:"));
     let members = inner.unwrap_or(rest).split(',');
     match members.into_iter().any(|member| member.to_ascii_lowercase().starts_with("memory:")) {
         false => Ok(()),
-        true => Err(Failure::usage(
+        true => Err(ExitError::usage(
             "memory: is the memory of one process and ends with it, so it would protect nothing: \
              use --local, sqlite:PATH or a server",
         )),
@@ -319,10 +321,10 @@ fn refuse_memory(rest: &str) -> Result<(), Failure> {
 }
 
 /// Says how to get a lockkit that knows the backend.
-fn refuse_what_is_not_compiled_in(rest: &str) -> Result<(), Failure> {
+fn refuse_what_is_not_compiled_in(rest: &str) -> Result<(), ExitError> {
     match lockkit::missing_feature(rest) {
         None => Ok(()),
-        Some(feature) => Err(Failure::usage(format!(
+        Some(feature) => Err(ExitError::usage(format!(
             "this lockkit was built without {feature}: in a clone of its repository, run \
              cargo install --path lockkit-cli --features {feature}"
         ))),
@@ -331,26 +333,26 @@ fn refuse_what_is_not_compiled_in(rest: &str) -> Result<(), Failure> {
 
 /// A variable of the environment. One that is set to nothing is most likely a secret that did not
 /// arrive: to take it for unset would lock something else than was meant.
-fn variable(name: &str) -> Result<Option<String>, Failure> {
+fn variable(name: &str) -> Result<Option<String>, ExitError> {
     match text_of(name)? {
         Some(value) if value.trim().is_empty() => {
-            Err(Failure::usage(format!("{name} is set but empty: give it a value or unset it")))
+            Err(ExitError::usage(format!("{name} is set but empty: give it a value or unset it")))
         }
         value => Ok(value),
     }
 }
 
 /// `LOCKKIT_PREFIX`, where it decides; set to nothing, it says that there is none.
-fn prefix_variable() -> Result<Option<String>, Failure> {
+fn prefix_variable() -> Result<Option<String>, ExitError> {
     text_of(PREFIX)
 }
 
-fn text_of(name: &str) -> Result<Option<String>, Failure> {
+fn text_of(name: &str) -> Result<Option<String>, ExitError> {
     match env::var(name) {
         Ok(value) => Ok(Some(value)),
         Err(env::VarError::NotPresent) => Ok(None),
         Err(env::VarError::NotUnicode(_)) => {
-            Err(Failure::usage(format!("{name} is not UTF-8: correct it")))
+            Err(ExitError::usage(format!("{name} is not UTF-8: correct it")))
         }
     }
 }
@@ -362,7 +364,7 @@ fn timeout_of(url: &str) -> Duration {
     asked.unwrap_or(Duration::from_secs(default))
 }
 
-/// The value of an option in a URL's query, as it stands there.
+/// The value of an option in a URL's query, as it is written.
 pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     let (_, query) = url.split_once('?')?;
     query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
@@ -382,7 +384,7 @@ fn without_prefix(url: &str) -> String {
 
 /// `$XDG_STATE_HOME/lockkit`, or `~/.local/state/lockkit`. Relative paths do not count, as the XDG
 /// base directory specification says.
-fn state_folder() -> Result<PathBuf, Failure> {
+fn state_folder() -> Result<PathBuf, ExitError> {
     let folder = |name: &str| -> Option<PathBuf> {
         let value: OsString = env::var_os(name)?;
         Some(PathBuf::from(value)).filter(|path| path.is_absolute())
@@ -390,7 +392,7 @@ fn state_folder() -> Result<PathBuf, Failure> {
     let state = folder("XDG_STATE_HOME")
         .or_else(|| Some(folder("HOME")?.join(".local/state")))
         .ok_or_else(|| {
-            Failure::usage(
+            ExitError::usage(
                 "there is no place for the lock file: set HOME, or give a backend with --url",
             )
         })?;
@@ -398,10 +400,10 @@ fn state_folder() -> Result<PathBuf, Failure> {
 }
 
 /// The path as it stands in a URL.
-fn encoded(path: &Path) -> Result<String, Failure> {
+fn encoded(path: &Path) -> Result<String, ExitError> {
     let text = path.to_str().ok_or_else(|| {
         let path = path.display();
-        Failure::usage(format!("the path {path} is not UTF-8: give one with --url"))
+        ExitError::usage(format!("the path {path} is not UTF-8: give one with --url"))
     })?;
     let mut encoded = String::new();
     for c in text.chars() {
@@ -429,7 +431,7 @@ fn absolute(url: &str) -> String {
         _ => url.to_owned(),
     }
 }
-impl Failure {
+impl ExitError {
     /// A failure of this backend says which one it is, and what was being done; once.
     pub(crate) fn at(mut self, doing: &str, backend: &Backend) -> Self {
         if let Some(sentence) = &mut self.sentence

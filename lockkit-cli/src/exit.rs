@@ -1,6 +1,9 @@
 //! How the command ends: the exit codes, each in one place, and the failure that carries one along
 //! with its sentence.
 
+use std::ffi::OsStr;
+use std::io;
+
 use lockkit::Error;
 use rustix::process::Signal;
 
@@ -51,7 +54,7 @@ impl Ending {
 
 /// An end that is not success: how, and the one sentence that goes to stderr.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ExitError {
     pub(crate) ending: Ending,
     /// `None` when everything has been said already.
     pub(crate) sentence: Option<String>,
@@ -63,7 +66,7 @@ pub(crate) struct Failure {
     pub(crate) is_located: bool,
 }
 
-impl Failure {
+impl ExitError {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
         let ending = Ending::Code(code);
         let sentence = Some(sentence.into());
@@ -95,7 +98,7 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::InvalidName { .. }
@@ -115,21 +118,21 @@ impl From<Error> for Failure {
 }
 
 /// The failure of a command that cannot be run.
-pub(crate) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+pub(crate) fn cannot_run(command: &OsStr, error: &io::Error) -> ExitError {
     let name = command.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {
             let sentence = format!("there is no command {name:?}: check its path");
-            Failure::new(code::NOT_FOUND, sentence)
+            ExitError::new(code::NOT_FOUND, sentence)
         }
         io::ErrorKind::NotFound => {
             let sentence = format!("there is no command {name:?}: check its name and $PATH");
-            Failure::new(code::NOT_FOUND, sentence)
+            ExitError::new(code::NOT_FOUND, sentence)
         }
         io::ErrorKind::PermissionDenied => {
             let sentence = format!("{name:?} may not be run: make it an executable file");
-            Failure::new(code::CANNOT_RUN, sentence)
+            ExitError::new(code::CANNOT_RUN, sentence)
         }
-        _ => Failure::new(code::CANNOT_RUN, format!("cannot run {name:?}: {error}")),
+        _ => ExitError::new(code::CANNOT_RUN, format!("cannot run {name:?}: {error}")),
     }
 }

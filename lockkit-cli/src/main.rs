@@ -1,17 +1,17 @@
 //! The `lockkit` command: reads the command line, does one verb, ends with its exit code.
 
+mod acquire;
 mod advice;
 mod args;
 mod backend;
 mod commands;
+mod describe;
 mod exit;
 mod note;
 mod outage;
 mod output;
-mod phrase;
 mod run;
 mod system;
-mod take;
 #[cfg(feature = "top")]
 mod top;
 mod view;
@@ -21,9 +21,9 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use args::{BackendArgs, Cli, Verb};
+use args::{BackendArgs, Cli, Command};
 use backend::Backend;
-use exit::{Ending, Failure, code};
+use exit::{Ending, ExitError, code};
 use run::{launch, role, script, supervise};
 use system::contain;
 
@@ -84,20 +84,20 @@ fn play(arguments: &[OsString]) -> Option<ExitCode> {
     }
 }
 
-fn perform(cli: Cli) -> Result<Ending, Failure> {
+fn perform(cli: Cli) -> Result<Ending, ExitError> {
     output::set_verbosity(cli.verbosity());
     output::set_color(cli.color);
     let mut builder = match &cli.verb {
         #[cfg(feature = "serve")]
-        Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
         #[cfg(feature = "compare")]
-        Verb::Compare(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Compare(_) => tokio::runtime::Builder::new_multi_thread(),
         #[cfg(feature = "lab")]
-        Verb::Storm(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Storm(_) => tokio::runtime::Builder::new_multi_thread(),
         // One thread: it is the one that starts the command, and lives as long as lockkit.
         _ => tokio::runtime::Builder::new_current_thread(),
     };
-    let runtime = builder.enable_all().build().map_err(|e| Failure::os("cannot begin", e))?;
+    let runtime = builder.enable_all().build().map_err(|e| ExitError::os("cannot begin", e))?;
     let doing = cli.verb.doing();
     let result = runtime.block_on(dispatch(cli.verb, &cli.backend));
     let result = result.map_err(|failure| located(failure, doing, &cli.backend));
@@ -106,46 +106,46 @@ fn perform(cli: Cli) -> Result<Ending, Failure> {
     result
 }
 
-async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> {
+async fn dispatch(verb: Command, backend: &BackendArgs) -> Result<Ending, ExitError> {
     let code = match verb {
-        Verb::Run(args) => return run::run(&args, backend).await,
-        Verb::Hold(_) => return script::hold(),
-        Verb::Elect(args) => return run::elect::elect(&args, backend).await,
-        Verb::Latch(verb) => commands::latch::latch(&verb, backend).await,
-        Verb::Resize(args) => commands::admin::resize(&args, backend).await,
-        Verb::Get(args) => commands::register::get(&args, backend).await,
-        Verb::Put(args) => commands::register::put(&args, backend).await,
-        Verb::Delete(args) => commands::register::delete(&args, backend).await,
-        Verb::Acquire(args) => commands::ticket::acquire(&args, backend).await,
-        Verb::Renew(args) => commands::ticket::renew(&args, backend).await,
-        Verb::Release(args) => commands::ticket::release(&args, backend).await,
-        Verb::Check => commands::check::check(backend).await,
-        Verb::Ls(args) => commands::ls::ls(&args, backend).await,
-        Verb::Show(args) => commands::show::show(&args, backend).await,
-        Verb::Break(args) => commands::admin::break_lock(&args, backend).await,
-        Verb::Watch(args) => commands::show::watch(&args, backend).await,
+        Command::Run(args) => return run::run(&args, backend).await,
+        Command::Hold(_) => return script::hold(),
+        Command::Elect(args) => return run::elect::elect(&args, backend).await,
+        Command::Latch(verb) => commands::latch::latch(&verb, backend).await,
+        Command::Resize(args) => commands::admin::resize(&args, backend).await,
+        Command::Get(args) => commands::register::get(&args, backend).await,
+        Command::Put(args) => commands::register::put(&args, backend).await,
+        Command::Delete(args) => commands::register::delete(&args, backend).await,
+        Command::Acquire(args) => commands::ticket::acquire(&args, backend).await,
+        Command::Renew(args) => commands::ticket::renew(&args, backend).await,
+        Command::Release(args) => commands::ticket::release(&args, backend).await,
+        Command::Check => commands::check::check(backend).await,
+        Command::Ls(args) => commands::ls::ls(&args, backend).await,
+        Command::Show(args) => commands::show::show(&args, backend).await,
+        Command::Break(args) => commands::admin::break_lock(&args, backend).await,
+        Command::Watch(args) => commands::show::watch(&args, backend).await,
         #[cfg(feature = "top")]
-        Verb::Top(args) => return top::top(&args, backend).await,
-        Verb::Doctor(args) => return commands::doctor::doctor(&args, backend).await,
-        Verb::Schema => commands::schema::schema(backend),
+        Command::Top(args) => return top::top(&args, backend).await,
+        Command::Doctor(args) => return commands::doctor::doctor(&args, backend).await,
+        Command::Schema => commands::schema::schema(backend),
         #[cfg(feature = "serve")]
-        Verb::Serve(args) => commands::serve::serve(&args, backend).await,
+        Command::Serve(args) => commands::serve::serve(&args, backend).await,
         #[cfg(feature = "compare")]
-        Verb::Compare(args) => commands::compare::compare(&args, backend).await,
+        Command::Compare(args) => commands::compare::compare(&args, backend).await,
         #[cfg(feature = "lab")]
-        Verb::Storm(args) => commands::storm::storm(&args, backend).await,
+        Command::Storm(args) => commands::storm::storm(&args, backend).await,
         #[cfg(feature = "lab")]
-        Verb::Judge(args) => commands::storm::judge_again(&args),
-        Verb::TakeOver(args) => commands::admin::take_over(&args, backend).await,
-        Verb::Completions { shell } => commands::manual::completions(shell),
-        Verb::Man(args) => commands::manual::man(&args),
+        Command::Judge(args) => commands::storm::judge_again(&args),
+        Command::TakeOver(args) => commands::admin::take_over(&args, backend).await,
+        Command::Completions { shell } => commands::manual::completions(shell),
+        Command::Man(args) => commands::manual::man(&args),
     };
     code.map(Ending::Code)
 }
 
 /// A failure of the backend says which one it was, and what was being done. Commands that have
 /// another one than the arguments choose have said so themselves.
-fn located(failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure {
+fn located(failure: ExitError, doing: Option<&str>, args: &BackendArgs) -> ExitError {
     match (doing, Backend::choose(args)) {
         (Some(doing), Ok(backend)) => failure.at(&format!("{doing} at"), &backend),
         _ => failure,
@@ -153,17 +153,17 @@ fn located(failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure
 }
 
 /// Help and version go to stdout; what is wrong with a command line becomes one sentence.
-fn explain(error: &clap::Error) -> Result<Ending, Failure> {
+fn explain(error: &clap::Error) -> Result<Ending, ExitError> {
     let text = error.render().to_string();
     if error.kind() == ErrorKind::MissingSubcommand && !text.contains("lockkit latch") {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "say what to do, such as `lockkit run NAME -- COMMAND`; `lockkit help` lists all subcommands",
         ));
     }
     if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
         && let Some(ours) = advice::instead_of_flock(option)
     {
-        return Err(Failure::usage(format!("{option} is an option of flock: {ours}")));
+        return Err(ExitError::usage(format!("{option} is an option of flock: {ours}")));
     }
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print(&text)?;
@@ -177,7 +177,7 @@ fn explain(error: &clap::Error) -> Result<Ending, Failure> {
     // A URL that stands in the wrong place may have a password.
     let said = note::without_logins(said.strip_prefix("error: ").unwrap_or(&said));
     let usage = text.lines().find_map(|l| l.trim_start().strip_prefix("Usage: "));
-    Err(Failure::new(
+    Err(ExitError::new(
         code::USAGE,
         match usage {
             Some(usage) => format!("{said} (usage: {usage}; more with --help)"),

@@ -8,7 +8,7 @@ use lockkit::state::{Finding, Severity};
 use lockkit::{LockManager, Outage};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{output, phrase};
+use crate::{describe, output};
 
 /// A shorter outage is not reported.
 const NOTABLE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(crate) async fn report(locks: &LockManager, subject: &str) -> Infallible {
 pub(crate) fn sentence(locks: &LockManager) -> Option<String> {
     let Outage { lasted, error, .. } = locks.outage().filter(|it| it.lasted >= NOTABLE)?;
     let error = error.map(|error| format!(": {error}")).unwrap_or_default();
-    Some(format!("the backend has not answered for {}{error}", phrase::duration(lasted)))
+    Some(format!("the backend has not answered for {}{error}", describe::duration(lasted)))
 }
 
 /// The same when nothing was answered for at least as long as a request may take: then it is not known

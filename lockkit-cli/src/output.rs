@@ -4,9 +4,10 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use clap::ValueEnum;
 use rustix::fs::{FileType, Stat, fstat, stat};
 
-use crate::exit::Failure;
+use crate::exit::ExitError;
 
 /// How much is said on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,12 +116,12 @@ pub(crate) fn detail(sentence: impl std::fmt::Display) {
 }
 
 /// Text on stdout, at once. A reader that went away ends the command with success and no words.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), ExitError> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
-        Err(e) => Err(Failure::os("cannot write to stdout", e)),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(ExitError::silent(0)),
+        Err(e) => Err(ExitError::os("cannot write to stdout", e)),
     }
 }
 
@@ -140,7 +141,7 @@ fn is_device(file: &Stat) -> bool {
 }
 
 /// A line on stdout.
-pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<(), Failure> {
+pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<(), ExitError> {
     print(&format!("{line}\n"))
 }
 

@@ -6,7 +6,7 @@ use lockkit::state::{ClaimState, LockState};
 use lockkit::{ClientIdentity, Mode, Space, Token};
 use serde::Serialize;
 
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::run::leftovers::Leftovers;
 
 /// A lock, or a semaphore.
@@ -105,9 +105,9 @@ impl<'a> ClaimView<'a> {
 }
 
 /// As one line of JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, ExitError> {
     serde_json::to_string(value)
-        .map_err(|e| Failure::new(code::SOFTWARE, format!("cannot write JSON: {e}")))
+        .map_err(|e| ExitError::new(code::SOFTWARE, format!("cannot write JSON: {e}")))
 }
 
 fn ms(d: Duration) -> u64 {

@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::failure::NoHttp;
+use crate::transport_error::NotHttp;
 
 /// How a server is reached.
 #[derive(Clone)]
@@ -50,19 +50,19 @@ impl Connector {
 
 /// A connection to a server.
 pub(crate) struct Stream {
-    transport: Transport,
+    transport: RawStream,
     /// The first bytes that came, until they can be told from HTTP.
     first: Option<Vec<u8>>,
 }
 
 impl Stream {
-    fn new(transport: Transport) -> Self {
+    fn new(transport: RawStream) -> Self {
         Self { transport, first: Some(Vec::new()) }
     }
 }
 
-/// What carries the bytes.
-enum Transport {
+/// The stream below HTTP.
+enum RawStream {
     Tcp(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
@@ -87,7 +87,7 @@ impl tower_service::Service<Uri> for Connector {
         match self {
             Self::Tcp(tcp) => {
                 let connecting = tcp.call(uri);
-                Box::pin(async move { Ok(Stream::new(Transport::Tcp(connecting.await?))) })
+                Box::pin(async move { Ok(Stream::new(RawStream::Tcp(connecting.await?))) })
             }
             Self::Tls(tcp, tls, patience) => {
                 let host = uri.host().unwrap_or_default();
@@ -97,14 +97,14 @@ impl tower_service::Service<Uri> for Connector {
                     let (name, stream) = (ServerName::try_from(host)?, connecting.await?);
                     let handshake = tls.connect(name, stream.into_inner());
                     let stream = tokio::time::timeout(patience, handshake).await??;
-                    Ok(Stream::new(Transport::Tls(Box::new(TokioIo::new(stream)))))
+                    Ok(Stream::new(RawStream::Tls(Box::new(TokioIo::new(stream)))))
                 })
             }
             Self::Unix(path) => {
                 let path = path.clone();
                 Box::pin(async move {
                     let stream = TokioIo::new(UnixStream::connect(path).await?);
-                    Ok(Stream::new(Transport::Unix(stream)))
+                    Ok(Stream::new(RawStream::Unix(stream)))
                 })
             }
         }
@@ -114,9 +114,9 @@ impl tower_service::Service<Uri> for Connector {
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         match &self.transport {
-            Transport::Tcp(tcp) => tcp.connected(),
-            Transport::Tls(tls) => tls.inner().get_ref().0.connected(),
-            Transport::Unix(_) => Connected::new(),
+            RawStream::Tcp(tcp) => tcp.connected(),
+            RawStream::Tls(tls) => tls.inner().get_ref().0.connected(),
+            RawStream::Unix(_) => Connected::new(),
         }
     }
 }
@@ -141,7 +141,7 @@ impl hyper::rt::Read for Stream {
         seen.extend_from_slice(read);
         let compared = seen.len().min(HTTP.len());
         if seen[..compared] != HTTP[..compared] {
-            let no_http = NoHttp(std::mem::take(seen));
+            let no_http = NotHttp(std::mem::take(seen));
             return Poll::Ready(Err(std::io::Error::new(ErrorKind::InvalidData, no_http)));
         }
         buffer.put_slice(read);
@@ -158,7 +158,7 @@ const HTTP: &[u8] = b"HTTP/";
 /// How much is read at once before it is known to be HTTP.
 const FIRST: usize = 16;
 
-impl Transport {
+impl RawStream {
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -179,25 +179,25 @@ impl hyper::rt::Write for Stream {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         match &mut self.get_mut().transport {
-            Transport::Tcp(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Transport::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
-            Transport::Unix(unix) => Pin::new(unix).poll_write(context, bytes),
+            RawStream::Tcp(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            RawStream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+            RawStream::Unix(unix) => Pin::new(unix).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         match &mut self.get_mut().transport {
-            Transport::Tcp(tcp) => Pin::new(tcp).poll_flush(context),
-            Transport::Tls(tls) => Pin::new(tls).poll_flush(context),
-            Transport::Unix(unix) => Pin::new(unix).poll_flush(context),
+            RawStream::Tcp(tcp) => Pin::new(tcp).poll_flush(context),
+            RawStream::Tls(tls) => Pin::new(tls).poll_flush(context),
+            RawStream::Unix(unix) => Pin::new(unix).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         match &mut self.get_mut().transport {
-            Transport::Tcp(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(context),
-            Transport::Unix(unix) => Pin::new(unix).poll_shutdown(context),
+            RawStream::Tcp(tcp) => Pin::new(tcp).poll_shutdown(context),
+            RawStream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+            RawStream::Unix(unix) => Pin::new(unix).poll_shutdown(context),
         }
     }
 }

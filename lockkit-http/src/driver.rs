@@ -115,7 +115,7 @@ impl LockDriver for HttpDriver {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let wait = wire::Wait { claim: wire::Claim::of(claim), wait_ms: wire::LONGEST_WAIT_MS };
+        let wait = wire::WaitBody { claim: wire::Claim::of(claim), wait_ms: wire::LONGEST_WAIT_MS };
         loop {
             let sent = self.clock().now();
             match self.transport.poll("/v1/wait", &wait, WAIT).await? {
@@ -136,7 +136,7 @@ impl LockDriver for HttpDriver {
         claims: &[Arc<Claim>],
     ) -> Result<Vec<Result<Renewed, Error>>, Error> {
         let sent = self.clock().now();
-        let renew = wire::Renew { claims: claims.iter().map(|c| wire::Claim::of(c)).collect() };
+        let renew = wire::RenewBody { claims: claims.iter().map(|c| wire::Claim::of(c)).collect() };
         let outcome: wire::RenewOutcome = self.transport.post("/v1/renew", &renew).await?;
         let renewed = outcome.for_driver(sent);
         if renewed.len() == claims.len() { Ok(renewed) } else { Err(self.garbled()) }
@@ -144,12 +144,12 @@ impl LockDriver for HttpDriver {
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         let ttl_ms = wire::ms_down(ttl);
-        let body = wire::Shorten { claim: wire::Claim::of(claim), ttl_ms };
+        let body = wire::ShortenBody { claim: wire::Claim::of(claim), ttl_ms };
         self.renewal("/v1/shorten", &body).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renewal("/v1/downgrade", &wire::ClaimOnly { claim: wire::Claim::of(claim) }).await
+        self.renewal("/v1/downgrade", &wire::ClaimBody { claim: wire::Claim::of(claim) }).await
     }
 
     async fn break_claim(
@@ -159,7 +159,7 @@ impl LockDriver for HttpDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let body = wire::Break {
+        let body = wire::BreakBody {
             key: wire::Key::of(key),
             token,
             force: force == BreakMode::Forced,
@@ -167,7 +167,7 @@ impl LockDriver for HttpDriver {
             at_unix_ms: Some(record.at_unix_ms),
             reason: record.reason.clone(),
         };
-        let broke: wire::Broke = self.transport.post("/v1/break", &body).await?;
+        let broke: wire::BreakResult = self.transport.post("/v1/break", &body).await?;
         Ok(broke.found)
     }
 
@@ -177,7 +177,8 @@ impl LockDriver for HttpDriver {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let page: wire::Page = self.transport.post("/v1/list", &wire::List::of(request)).await?;
+        let page: wire::Page =
+            self.transport.post("/v1/list", &wire::ListBody::of(request)).await?;
         page.for_driver()
     }
 
@@ -206,7 +207,7 @@ impl LockDriver for HttpDriver {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.renewal("/v1/raise", &wire::Raise { claim: wire::Claim::of(claim), token }).await
+        self.renewal("/v1/raise", &wire::RaiseBody { claim: wire::Claim::of(claim), token }).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
@@ -214,7 +215,7 @@ impl LockDriver for HttpDriver {
             SetLimit::IfUnset(limit) => (limit, true),
             SetLimit::To(limit) => (limit, false),
         };
-        let body = wire::Resize { key: wire::Key::of(key), limit, if_unset };
+        let body = wire::ResizeBody { key: wire::Key::of(key), limit, if_unset };
         let limit: wire::Limit = self.transport.post("/v1/resize", &body).await?;
         Ok(limit.limit)
     }

@@ -24,9 +24,9 @@
 mod access;
 mod connector;
 mod driver;
-mod failure;
 mod options;
 mod transport;
+mod transport_error;
 pub mod wire;
 
 pub use access::Secret;

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use crate::BACKEND;
 use crate::access::Secret;
 use crate::connector::Connector;
-use crate::failure::{Failure, Kind, of_all};
 use crate::options::{HttpOptions, Server, Token};
+use crate::transport_error::{ErrorKind, TransportError, of_all};
 use crate::wire::{Code, Problem};
 
 /// The longest answer that is read: a page of a listing has 1,000 locks.
@@ -135,7 +135,8 @@ impl Transport {
             let request = self.request(server, &method, path, body.clone());
             let request = request.map_err(unsent)?;
             let answer = tokio::time::timeout(self.timeout + wait, exchange(server, request)).await;
-            let no_answer = || Err(Failure::ambiguous(&server.url, "did not answer in time"));
+            let no_answer =
+                || Err(TransportError::ambiguous(&server.url, "did not answer in time"));
             let (next, result) = match answer.unwrap_or_else(|_| no_answer()) {
                 Ok(Answer::Asked(body)) => (at, read(&body)),
                 Ok(Answer::Problem(body)) => {
@@ -146,7 +147,7 @@ impl Transport {
                     (next, Err(error))
                 }
                 Ok(Answer::Refused(error)) => return Err(BatchError::unknown(error)),
-                Err(failure) if failure.kind == Kind::Ambiguous => {
+                Err(failure) if failure.kind == ErrorKind::Ambiguous => {
                     self.current.store(at + 1, Ordering::Relaxed);
                     return Err(BatchError::unknown(failure.retryable()));
                 }
@@ -160,7 +161,7 @@ impl Transport {
             return result;
         }
         let has_answered = self.has_answered.load(Ordering::Relaxed);
-        let misconfigured = failures.iter().any(|failure| failure.kind == Kind::Misconfigured);
+        let misconfigured = failures.iter().any(|failure| failure.kind == ErrorKind::Misconfigured);
         let error = of_all(failures, has_answered);
         if misconfigured && has_answered {
             self.warn(&error);
@@ -208,10 +209,13 @@ enum Answer {
     Refused(Error),
 }
 
-async fn exchange(server: &Endpoint, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+async fn exchange(
+    server: &Endpoint,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, TransportError> {
     let url = &*server.url;
     let answer = server.client.request(request).await;
-    let answer = answer.map_err(|error| Failure::of(url, &error))?;
+    let answer = answer.map_err(|error| TransportError::of(url, &error))?;
     let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let (expected, status) = (kind == Some("application/json"), answer.status());
     let problem = kind == Some("application/problem+json");
@@ -219,12 +223,12 @@ async fn exchange(server: &Endpoint, request: Request<Full<Bytes>>) -> Result<An
         let what = format!("{status}, and no answer of a lock service: check host and port");
         return match status.as_u16() {
             // A proxy's own, whose server does not answer, or has too much to do.
-            408 | 429 | 502 | 503 | 504 => Err(Failure::ambiguous(url, what)),
+            408 | 429 | 502 | 503 | 504 => Err(TransportError::ambiguous(url, what)),
             _ => Ok(Answer::Refused(Error::permanent(BACKEND, format!("{url}: {what}")))),
         };
     }
     let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-    let body = body.map_err(|error| Failure::ambiguous(url, error))?.to_bytes();
+    let body = body.map_err(|error| TransportError::ambiguous(url, error))?.to_bytes();
     Ok(if expected { Answer::Asked(body) } else { Answer::Problem(body) })
 }
 

@@ -10,8 +10,8 @@
 mod answers;
 mod backend;
 mod claims;
+mod inspect;
 mod listing;
-mod looking;
 mod problem;
 mod registers;
 mod status;
@@ -20,19 +20,20 @@ mod watch;
 pub use answers::{BatchOutcome, Evidence, OrProblem, ReleaseResult, Released, RenewOutcome};
 pub use backend::{Capabilities, Finding, Health, Promises, SeverityName};
 pub use claims::{
-    Acquire, BatchAcquire, BatchBody, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Wait,
+    AcquireBody, BatchAcquire, BatchBody, Claim, ClaimBody, ModeKind, RaiseBody, RenewBody,
+    ShortenBody, WaitBody,
+};
+pub use inspect::{
+    BreakBody, BreakResult, Changed, ClaimState, Key, Limit, ListBody, Lock, Page, ResizeBody,
+    Seen, SpaceName, claim_states,
 };
 pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
-pub use looking::{
-    Break, Broke, Changed, ClaimState, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName,
-    standings,
-};
 pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
 };
 pub use status::{ClaimEnd, ClaimStatus, EndReason, Grant};
-pub use watch::{InLine, Line, Watch};
+pub use watch::{QueueState, QueuedClaim, Watch};
 
 /// The longest wait of one request. A client that waits longer asks again.
 pub const LONGEST_WAIT_MS: u64 = 25_000;

@@ -2,7 +2,7 @@
 //! proxies rewrite those.
 
 mod claims;
-mod looking;
+mod inspect;
 mod registers;
 mod watch;
 
@@ -21,7 +21,7 @@ use lockkit_http::wire::Code;
 
 use crate::caller::Caller;
 use crate::guard;
-use crate::response::Refusal;
+use crate::response::ErrorResponse;
 use crate::service::Service;
 
 impl Service {
@@ -44,29 +44,29 @@ fn router(service: Service) -> Router {
         .route("/v1/shorten", post(claims::shorten))
         .route("/v1/downgrade", post(claims::downgrade))
         .route("/v1/raise", post(claims::raise))
-        .route("/v1/inspect", post(looking::inspect))
-        .route("/v1/list", post(looking::list))
-        .route("/v1/changed", post(looking::changed))
+        .route("/v1/inspect", post(inspect::inspect))
+        .route("/v1/list", post(inspect::list))
+        .route("/v1/changed", post(inspect::changed))
         .route("/v1/watch", post(watch::watch))
-        .route("/v1/break", post(looking::break_claim))
-        .route("/v1/resize", post(looking::resize))
+        .route("/v1/break", post(inspect::break_claim))
+        .route("/v1/resize", post(inspect::resize))
         .route("/v1/prefixes", post(registers::prefixes))
         .route("/v1/registers/list", post(registers::list))
         .route("/v1/registers/load", post(registers::load))
         .route("/v1/registers/store", post(registers::store))
         .route("/v1/registers/delete", post(registers::delete))
         .route("/v1/registers/changed", post(registers::changed))
-        .route("/v1/capabilities", get(looking::capabilities))
-        .route("/v1/promises", get(looking::promises))
-        .route("/v1/health", get(looking::health))
+        .route("/v1/capabilities", get(inspect::capabilities))
+        .route("/v1/promises", get(inspect::promises))
+        .route("/v1/health", get(inspect::health))
         .route("/metrics", get(metrics))
         .layer(from_fn_with_state(with(), guard::authenticate))
         .route("/", get(html))
         .route("/page.css", get(css))
         .route("/page.js", get(js))
         .route("/openapi.json", get(openapi))
-        .route("/healthz", get(looking::alive))
-        .route("/readyz", get(looking::ready))
+        .route("/healthz", get(inspect::alive))
+        .route("/readyz", get(inspect::ready))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(from_fn_with_state(with(), guard::same_host))
@@ -79,8 +79,8 @@ async fn openapi() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], include_str!("../openapi.json"))
 }
 
-async fn unknown() -> Refusal {
-    Refusal::new(Code::NotFound, "there is no such path, or not with this method")
+async fn unknown() -> ErrorResponse {
+    ErrorResponse::new(Code::NotFound, "there is no such path, or not with this method")
 }
 
 /// The middleware that counts requests.

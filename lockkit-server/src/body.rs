@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use lockkit_http::wire::Code;
 use serde::de::DeserializeOwned;
 
-use crate::response::Refusal;
+use crate::response::ErrorResponse;
 use crate::service::Service;
 
 /// How long a body may take to come.
@@ -18,25 +18,29 @@ const SLOWEST: Duration = Duration::from_secs(20);
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Service> for Body<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, service: &Service) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, service: &Service) -> Result<Self, ErrorResponse> {
         // A page of another origin can send other types without asking, and not this one.
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
         if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
             let detail = "send JSON, with the header content-type: application/json";
-            return Err(Refusal::new(Code::Invalid, detail));
+            return Err(ErrorResponse::new(Code::Invalid, detail));
         }
         let most = service.longest_body();
         let all = tokio::time::timeout(SLOWEST, to_bytes(request.into_body(), most)).await;
-        let all = all.map_err(|_| Refusal::new(Code::TooSlow, "the body did not come in time"))?;
+        let all =
+            all.map_err(|_| ErrorResponse::new(Code::TooSlow, "the body did not come in time"))?;
         let bytes = all.map_err(|_| {
             let detail = format!("the body is longer than {most} bytes, or ended early");
-            Refusal::new(Code::TooLarge, detail)
+            ErrorResponse::new(Code::TooLarge, detail)
         })?;
         let body = serde_json::from_slice(&bytes).map_err(|error| {
-            Refusal::new(Code::Invalid, format!("the body is not what this path takes: {error}"))
+            ErrorResponse::new(
+                Code::Invalid,
+                format!("the body is not what this path takes: {error}"),
+            )
         })?;
         Ok(Self(body))
     }

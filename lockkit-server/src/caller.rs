@@ -1,4 +1,4 @@
-//! Who asks, and what it may do.
+//! The caller of a request, and what it may do.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use axum::http::request::Parts;
 use lockkit_core::{Name, Namespace};
 use lockkit_http::wire::Code;
 
-use crate::response::Refusal;
-use crate::tokens::{Grants, Verb};
+use crate::response::ErrorResponse;
+use crate::tokens::{Grants, Permission};
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,17 +34,17 @@ impl Peer {
 
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Who {
+pub(crate) enum CallerId {
     /// All that have a token of this name.
     Named(Arc<str>),
     /// Without tokens: all from there.
     At(Peer),
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) who: Who,
+    pub(crate) who: CallerId,
     /// What its token allows; `None` without tokens: everything.
     grants: Option<Arc<Grants>>,
 }
@@ -52,39 +52,44 @@ pub(crate) struct Caller {
 impl Caller {
     /// A caller of a service without tokens.
     pub(crate) fn at(peer: Peer) -> Self {
-        Self { who: Who::At(peer), grants: None }
+        Self { who: CallerId::At(peer), grants: None }
     }
 
     /// The caller with the token that has these grants.
     pub(crate) fn with(grants: Arc<Grants>) -> Self {
-        Self { who: Who::Named(grants.name.clone()), grants: Some(grants) }
+        Self { who: CallerId::Named(grants.name.clone()), grants: Some(grants) }
     }
 
     /// The name of its token; empty without tokens.
     pub(crate) fn name(&self) -> &str {
         match &self.who {
-            Who::Named(name) => name,
-            Who::At(_) => "",
+            CallerId::Named(name) => name,
+            CallerId::At(_) => "",
         }
     }
 
     /// Whether the caller may read something under this prefix.
     pub(crate) fn may_read_in(&self, at: &Namespace) -> bool {
-        self.grants.as_ref().is_none_or(|grants| grants.allow_some(Verb::Read, at.as_str()))
+        self.grants.as_ref().is_none_or(|grants| grants.allow_some(Permission::Read, at.as_str()))
     }
 
     /// Refuses what the caller may not do with this name: the one that the backend gets.
-    pub(crate) fn check(&self, verb: Verb, at: &Namespace, name: &Name) -> Result<(), Refusal> {
+    pub(crate) fn check(
+        &self,
+        verb: Permission,
+        at: &Namespace,
+        name: &Name,
+    ) -> Result<(), ErrorResponse> {
         self.check_names(verb, at, name.as_str())
     }
 
     /// Refuses what the caller may not do with every name that begins so.
     pub(crate) fn check_names(
         &self,
-        verb: Verb,
+        verb: Permission,
         at: &Namespace,
         names: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ErrorResponse> {
         match &self.grants {
             Some(grants) if !grants.allow(verb, at.as_str(), names) => {
                 let detail = format!(
@@ -92,7 +97,7 @@ impl Caller {
                     self.name(),
                     at.as_str(),
                 );
-                Err(Refusal::new(Code::Forbidden, detail))
+                Err(ErrorResponse::new(Code::Forbidden, detail))
             }
             _ => Ok(()),
         }
@@ -100,10 +105,10 @@ impl Caller {
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         let caller = parts.extensions.get::<Self>().cloned();
-        caller.ok_or_else(|| Refusal::new(Code::Unauthorized, "nobody looked who this is"))
+        caller.ok_or_else(|| ErrorResponse::new(Code::Unauthorized, "nobody looked who this is"))
     }
 }

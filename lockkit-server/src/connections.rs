@@ -21,10 +21,10 @@ use tokio::task::JoinSet;
 use tower_service::Service as _;
 
 use crate::caller::Peer;
-use crate::linger::Lingers;
+use crate::linger::LingeringStream;
 use crate::listen::{Accepted, Listener};
 use crate::service::Service;
-use crate::stall::Stalls;
+use crate::stall::StallTimeout;
 use crate::unread::Unread;
 
 /// How long the head of a request may take, and a connection may be idle: longer than the 30 s for
@@ -127,7 +127,7 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self { router, place, service } = self;
-        let stalls = Stalls::new(stream, STALL);
+        let stalls = StallTimeout::new(stream, STALL);
         let (longest, most) = LINGER;
         let enough = async move {
             tokio::select! {
@@ -135,7 +135,7 @@ impl Connection {
                 () = service.stopped() => {}
             }
         };
-        let stream = Lingers::new(stalls, most, enough);
+        let stream = LingeringStream::new(stalls, most, enough);
         let linger = stream.asked();
         let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);

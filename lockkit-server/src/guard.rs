@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use lockkit_http::wire::Code;
 
 use crate::caller::{Caller, Peer};
-use crate::response::Refusal;
+use crate::response::ErrorResponse;
 use crate::service::Service;
 
 /// The middleware that refuses requests of other origins.
@@ -28,13 +28,13 @@ pub(crate) async fn same_host(
     }
 }
 
-fn check(method: &Method, headers: &HeaderMap, hosts: &[String]) -> Result<(), Refusal> {
+fn check(method: &Method, headers: &HeaderMap, hosts: &[String]) -> Result<(), ErrorResponse> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or("");
     if !LOOPBACK.iter().copied().chain(hosts.iter().map(String::as_str)).any(|own| names(host, own))
     {
         let detail = "this service does not answer for this host name: an operator can add it";
-        return Err(Refusal::new(Code::Forbidden, detail));
+        return Err(ErrorResponse::new(Code::Forbidden, detail));
     }
     // What changes nothing may be asked for from anywhere: a link leads to the page, and without
     // leave of this service no other page reads its answers.
@@ -50,9 +50,10 @@ fn check(method: &Method, headers: &HeaderMap, hosts: &[String]) -> Result<(), R
             .get("sec-fetch-site")
             .is_some_and(|site| site != "same-origin" && site != "none");
     match elsewhere {
-        true => {
-            Err(Refusal::new(Code::Forbidden, "this request comes from a page of another site"))
-        }
+        true => Err(ErrorResponse::new(
+            Code::Forbidden,
+            "this request comes from a page of another site",
+        )),
         false => Ok(()),
     }
 }
@@ -83,7 +84,7 @@ pub(crate) async fn authenticate(
     };
     let Some(caller) = caller else {
         let detail = "send a token of this service: authorization: Bearer TOKEN";
-        let mut response = Refusal::new(Code::Unauthorized, detail).into_response();
+        let mut response = ErrorResponse::new(Code::Unauthorized, detail).into_response();
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return response;
     };

@@ -33,7 +33,7 @@ mod linger;
 mod listen;
 mod metrics;
 mod new_token;
-mod places;
+mod quota;
 mod response;
 mod service;
 mod settings;

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that reads on after it was shut down, if that was [asked for](Self::asked).
-pub(crate) struct Lingers<S> {
+pub(crate) struct LingeringStream<S> {
     stream: S,
     asked: Arc<AtomicBool>,
     /// Resolves when it has read on for long enough.
@@ -24,13 +24,13 @@ pub(crate) struct Lingers<S> {
     is_shut: bool,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Lingers<S> {
+impl<S: fmt::Debug> fmt::Debug for LingeringStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lingers").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("LingeringStream").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
-impl<S> Lingers<S> {
+impl<S> LingeringStream<S> {
     /// Reads at most `most` bytes once it was shut down, and until `enough`, whose time begins when
     /// it is first polled.
     pub(crate) fn new(
@@ -48,7 +48,7 @@ impl<S> Lingers<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Lingers<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> LingeringStream<S> {
     fn read_on(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut bytes = [0; 8 << 10];
         while self.left > 0 && self.enough.as_mut().poll(context).is_pending() {
@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lingers<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingers<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LingeringStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Lingers<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingers<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -151,7 +151,7 @@ impl Listener {
     }
 
     /// Where it listens, with the port that the system chose for port 0.
-    pub fn place(&self) -> io::Result<Listen> {
+    pub fn wait_permit(&self) -> io::Result<Listen> {
         match &self.socket {
             Socket::Tcp(listener) => Ok(Listen::Tcp(listener.local_addr()?)),
             Socket::Unix(_, path) => Ok(Listen::Unix(path.clone())),

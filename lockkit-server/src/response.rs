@@ -26,22 +26,22 @@ impl<T: Serialize> IntoResponse for Answer<T> {
 
 /// A problem instead of an answer.
 #[derive(Debug)]
-pub(crate) struct Refusal(Box<Problem>);
+pub(crate) struct ErrorResponse(Box<Problem>);
 
-impl Refusal {
+impl ErrorResponse {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Problem::new(code, detail).into())
     }
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ErrorResponse {
     fn from(error: Error) -> Self {
         log(&error);
         Self(Problem::of(&error).into())
     }
 }
 
-impl From<BatchError> for Refusal {
+impl From<BatchError> for ErrorResponse {
     fn from(error: BatchError) -> Self {
         log(&error.error);
         Self(Problem::of_batch(&error).into())
@@ -57,7 +57,7 @@ pub(crate) fn log(error: &Error) {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_GATEWAY);
         let mut response = json(status, &*self.0, "application/problem+json");

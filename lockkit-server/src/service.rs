@@ -14,12 +14,12 @@ use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::caller::{Caller, Peer, Who};
+use crate::caller::{Caller, CallerId, Peer};
 use crate::metrics::Metrics;
-use crate::places::{Full, Place, Places};
-use crate::response::Refusal;
+use crate::quota::{Full, Quota, QuotaPermit};
+use crate::response::ErrorResponse;
 use crate::settings::{Limits, Settings};
-use crate::tokens::{Tokens, Verb};
+use crate::tokens::{Permission, Tokens};
 
 /// A lock service on a backend. Cheap to clone.
 ///
@@ -41,19 +41,19 @@ struct Parts {
     /// The operations of all clients share batches.
     batcher: Batcher,
     /// What is added to the backend's tokens, by namespace.
-    bases: Mutex<HashMap<Namespace, u64>>,
+    offsets: Mutex<HashMap<Namespace, u64>>,
     settings: Settings,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
     /// The connections of each peer.
-    peers: Places<Peer>,
-    waiting: Places<Who>,
+    peers: Quota<Peer>,
+    waiting: Quota<CallerId>,
     metrics: Metrics,
     stopping: watch::Sender<bool>,
 }
 
-/// Of how many namespaces the base is remembered.
-const MOST_BASES: usize = 1_000;
+/// Of how many namespaces the offset is remembered.
+const MOST_OFFSETS: usize = 1_000;
 
 impl Service {
     /// A service on the backend of this driver, with the default settings: every caller may do
@@ -81,10 +81,10 @@ impl Service {
         Ok(Self(Arc::new(Parts {
             batcher: Batcher::new(driver.clone()),
             driver,
-            bases: Mutex::default(),
+            offsets: Mutex::default(),
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
-            peers: Places::new(usize::MAX, connections_per_peer),
-            waiting: Places::new(waiting, waiting_per_caller),
+            peers: Quota::new(usize::MAX, connections_per_peer),
+            waiting: Quota::new(waiting, waiting_per_caller),
             metrics: Metrics::default(),
             settings,
             stopping: watch::Sender::new(false),
@@ -141,7 +141,7 @@ impl Service {
     }
 
     /// A place for one more connection of this peer, unless it has too many.
-    pub(crate) fn connection_of(&self, peer: Peer) -> Option<Place<Peer>> {
+    pub(crate) fn connection_of(&self, peer: Peer) -> Option<QuotaPermit<Peer>> {
         self.0.peers.enter(&peer).ok()
     }
 
@@ -165,9 +165,9 @@ impl Service {
         &self,
         caller: &Caller,
         claim: lockkit_http::wire::Claim,
-    ) -> Result<Arc<Claim>, Refusal> {
+    ) -> Result<Arc<Claim>, ErrorResponse> {
         let claim = claim.for_driver(|id| hidden(caller.name(), id))?;
-        caller.check(Verb::Lock, &claim.key.namespace, &claim.key.name)?;
+        caller.check(Permission::Lock, &claim.key.namespace, &claim.key.name)?;
         claim.check(self.driver().capabilities())?;
         Ok(claim)
     }
@@ -199,36 +199,39 @@ impl Service {
     }
 
     /// What is added to the tokens of this namespace.
-    pub(crate) async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let bases = || locked(&self.0.bases);
-        if let Some(base) = bases().get(namespace) {
-            return Ok(*base);
+    pub(crate) async fn token_offset(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let offsets = || locked(&self.0.offsets);
+        if let Some(offset) = offsets().get(namespace) {
+            return Ok(*offset);
         }
-        let base = self.driver().namespace_counter(namespace).await?;
-        let mut bases = bases();
-        if bases.len() >= MOST_BASES {
-            bases.clear();
+        let offset = self.driver().namespace_counter(namespace).await?;
+        let mut offsets = offsets();
+        if offsets.len() >= MOST_OFFSETS {
+            offsets.clear();
         }
-        bases.insert(namespace.clone(), base);
-        Ok(base)
+        offsets.insert(namespace.clone(), offset);
+        Ok(offset)
     }
 
     /// A place among those that wait, taken before anything is done for a request that may wait.
-    pub(crate) fn place(&self, caller: &Caller) -> Result<Place<Who>, Refusal> {
+    pub(crate) fn wait_permit(
+        &self,
+        caller: &Caller,
+    ) -> Result<QuotaPermit<CallerId>, ErrorResponse> {
         self.0.waiting.enter(&caller.who).map_err(|full| {
             let (most, of) = match full {
                 Full::OfOne(most) => (most, "of this caller"),
                 Full::OfAll(most) => (most, "of this server"),
             };
             let detail = format!("{most} requests {of} wait already: ask again later");
-            Refusal::new(Code::TooMany, detail)
+            ErrorResponse::new(Code::TooMany, detail)
         })
     }
 
     /// Waits for what a request asked to wait for: `None` when its time is over or the server stops.
     pub(crate) async fn wait<T>(
         &self,
-        _place: &Place<Who>,
+        _place: &QuotaPermit<CallerId>,
         wait_ms: u64,
         future: impl Future<Output = T>,
     ) -> Option<T> {
@@ -261,13 +264,13 @@ pub(crate) fn no_result() -> BatchError {
     BatchError::unknown(Error::permanent("http", "an operation of a batch has no result"))
 }
 
-/// A grant with the base of its namespace.
-pub(crate) fn based(grant: Grant, base: u64) -> Grant {
-    let number = grant.token.get().saturating_add(base);
+/// A grant with the offset of its namespace.
+pub(crate) fn with_offset(grant: Grant, offset: u64) -> Grant {
+    let number = grant.token.get().saturating_add(offset);
     Grant { token: Token::new(number).unwrap_or(grant.token), ..grant }
 }
 
-/// The backend's own token; `None` for one below the base.
-pub(crate) fn unbased(token: Token, base: u64) -> Option<Token> {
-    token.get().checked_sub(base).and_then(Token::new)
+/// The backend's own token; `None` for one below the offset.
+pub(crate) fn without_offset(token: Token, offset: u64) -> Option<Token> {
+    token.get().checked_sub(offset).and_then(Token::new)
 }

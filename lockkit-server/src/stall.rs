@@ -13,13 +13,13 @@ use tokio::time::Sleep;
 ///
 /// Without it, a client that asks and never reads keeps its connection, and the answer, for ever.
 #[derive(Debug)]
-pub(crate) struct Stalls<S> {
+pub(crate) struct StallTimeout<S> {
     stream: S,
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalls<S> {
+impl<S> StallTimeout<S> {
     pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, stalled: None }
     }
@@ -42,7 +42,7 @@ impl<S> Stalls<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalls<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalls<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalls<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -95,7 +95,7 @@ mod tests {
     async fn a_reader_that_stands_still_ends_the_stream_and_a_slow_one_does_not() {
         let limit = Duration::from_secs(20);
         let (end, mut other) = duplex(10);
-        let mut stream = Stalls::new(end, limit);
+        let mut stream = StallTimeout::new(end, limit);
         let slow = tokio::spawn(async move {
             let mut read = [0; 10];
             for _ in 0..3 {

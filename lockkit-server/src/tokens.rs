@@ -52,7 +52,7 @@ pub(crate) struct Grants {
 
 /// What a right is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum Permission {
     Read,
     Lock,
     Break,
@@ -60,7 +60,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Right {
-    verbs: Vec<Verb>,
+    verbs: Vec<Permission>,
     /// `None` for all.
     prefix: Option<String>,
     names: String,
@@ -105,25 +105,25 @@ impl Tokens {
 
 impl Grants {
     /// Whether this may be done with every name of this prefix that begins with `names`.
-    pub(crate) fn allow(&self, verb: Verb, prefix: &str, names: &str) -> bool {
+    pub(crate) fn allow(&self, verb: Permission, prefix: &str, names: &str) -> bool {
         self.rights.iter().any(|right| {
             right.is_for(verb, prefix) && names.as_bytes().starts_with(right.names.as_bytes())
         })
     }
 
     /// Whether this may be done with any name of this prefix.
-    pub(crate) fn allow_some(&self, verb: Verb, prefix: &str) -> bool {
+    pub(crate) fn allow_some(&self, verb: Permission, prefix: &str) -> bool {
         self.rights.iter().any(|right| right.is_for(verb, prefix))
     }
 }
 
 impl Right {
-    fn is_for(&self, verb: Verb, prefix: &str) -> bool {
+    fn is_for(&self, verb: Permission, prefix: &str) -> bool {
         self.verbs.contains(&verb) && self.prefix.as_deref().is_none_or(|own| own == prefix)
     }
 }
 
-impl Verb {
+impl Permission {
     const ALL: [Self; 3] = [Self::Read, Self::Lock, Self::Break];
 
     fn parse(text: &str) -> Option<Self> {
@@ -131,7 +131,7 @@ impl Verb {
     }
 }
 
-impl fmt::Display for Verb {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Read => "read",
@@ -195,7 +195,7 @@ fn hash(text: &str) -> Option<[u8; 32]> {
 
 fn right(text: &str) -> Result<Right, &'static str> {
     let (verbs, place) = text.split_once('@').ok_or("a right is VERBS@PREFIX, as read,lock@*")?;
-    let verbs = verbs.split(',').map(Verb::parse).collect::<Option<Vec<_>>>();
+    let verbs = verbs.split(',').map(Permission::parse).collect::<Option<Vec<_>>>();
     let verbs = verbs.ok_or("the verbs are read, lock and break, separated by commas")?;
     let (prefix, names) = place.split_once(':').unwrap_or((place, ""));
     let prefix = if prefix == "*" { None } else { Some(decoded(prefix)?) };
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn rights_are_those_of_the_prefix_and_of_the_beginning_of_names_byte_for_byte() {
-        use Verb::{Break, Lock, Read};
+        use Permission::{Break, Lock, Read};
         let a = grants("read,lock@billing:invoice/ read@*");
         assert!(a.allow(Lock, "billing", "invoice/1"));
         for (prefix, name) in [

@@ -33,7 +33,7 @@
 //! - **The lock is released** before the answer is returned. A body that is streamed is sent without
 //!   the lock.
 //! - **A client that hangs up** drops the request, and the lock is released in the background.
-//! - Answers of the layer have an empty body, and a [`Refusal`] in their extensions, for a layer further
+//! - Answers of the layer have an empty body, and a [`Rejection`] in their extensions, for a layer further
 //!   out that writes one.
 
 use std::fmt;
@@ -141,17 +141,17 @@ where
 {
     let guard = match lock.try_lock_for(wait).await {
         Ok(Some(guard)) => guard,
-        Ok(None) => return Ok(Refusal::Busy.response()),
-        Err(error) => return Ok(Refusal::of(error).response()),
+        Ok(None) => return Ok(Rejection::Busy.response()),
+        Err(error) => return Ok(Rejection::of(error).response()),
     };
     request.extensions_mut().insert(guard.lease());
     let answer = tokio::select! {
         biased;
-        reason = guard.lost() => Ok(Refusal::Lost(reason).response()),
+        reason = guard.lost() => Ok(Rejection::Lost(reason).response()),
         answer = inner.call(request) => answer,
     };
     match guard.release().await {
-        Err(error @ Error::Lost { .. }) if answer.is_ok() => Ok(Refusal::of(error).response()),
+        Err(error @ Error::Lost { .. }) if answer.is_ok() => Ok(Rejection::of(error).response()),
         // The request was served while the lock was held; the release goes on in the background.
         _ => answer,
     }
@@ -160,7 +160,7 @@ where
 /// Why the layer answered instead of the handler; in the extensions of its answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum Rejection {
     /// The lock was taken for as long as the layer may wait: 409.
     Busy,
     /// The lock was lost while the handler worked: 503.
@@ -170,7 +170,7 @@ pub enum Refusal {
     Failed(Error),
 }
 
-impl Refusal {
+impl Rejection {
     fn of(error: Error) -> Self {
         match error {
             Error::Lost { reason } => Self::Lost(reason),

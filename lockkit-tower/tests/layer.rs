@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use lockkit_core::testing::{self, Hand};
 use lockkit_core::{Error, HeldLock, LockManager, LossReason};
-use lockkit_tower::{LockLayer, Refusal};
+use lockkit_tower::{LockLayer, Rejection};
 use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -81,7 +81,7 @@ async fn a_lock_that_is_taken_is_409_and_the_handler_is_not_called() {
     let _held = service.hand.others().mutex("/a").lock().await.unwrap();
     let answer = service.send("/a").await.unwrap();
     assert_eq!(answer.status(), StatusCode::CONFLICT);
-    assert!(matches!(answer.extensions().get(), Some(Refusal::Busy)));
+    assert!(matches!(answer.extensions().get(), Some(Rejection::Busy)));
     service.go_on.notify_one();
     assert_eq!(service.send("/b").await.unwrap().status(), StatusCode::OK, "another lock");
     assert_eq!(service.begun.load(Ordering::SeqCst), 1);
@@ -111,7 +111,7 @@ async fn a_handler_whose_lock_is_lost_is_stopped_and_answered_with_503() {
     assert!(service.hand.lose("/a", LossReason::Expired).await);
     let answer = request.await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(matches!(answer.extensions().get(), Some(Refusal::Lost(LossReason::Expired))));
+    assert!(matches!(answer.extensions().get(), Some(Rejection::Lost(LossReason::Expired))));
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,6 +73,7 @@ pub enum InjectedBug {
     FailsNowAndThen,
     AnswersBatchesBackwards,
     OneOperationFailsItsBatch,
+    CallsARefusalAmbiguous,
     RegistersAreListedByPattern,
     ListsDeletedRegisters,
     SkipsARegisterBetweenPages,

@@ -357,6 +357,11 @@ pub const BUGS: &[Caught] = &[
         "batch_02_an_operation_that_fails_affects_no_other",
     ),
     caught(
+        InjectedBug::CallsARefusalAmbiguous,
+        "says that a refused operation may have been carried out",
+        "batch_07_a_refused_operation_has_no_ambiguous_attempt",
+    ),
+    caught(
         InjectedBug::RegistersAreListedByPattern,
         "% in the beginning of a register's name stands for anything",
         "register_11_registers_with_a_value_are_listed_in_pages",

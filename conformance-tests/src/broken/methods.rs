@@ -83,7 +83,9 @@ impl LockDriver for Toy {
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let acquire = |one: Acquire| async move {
             let acquired = self.acquire_one(&one.claim, one.patience).await;
-            acquired.map(Attempted::from).map_err(BatchError::refused)
+            acquired.map(Attempted::from).map_err(|error| {
+                BatchError::refused(error).after(u32::from(self.is(Flaw::CallsARefusalAmbiguous)))
+            })
         };
         let release = |claim| async move {
             self.release_one(&claim).await.map(Attempted::from).map_err(BatchError::refused)

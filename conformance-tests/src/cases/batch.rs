@@ -159,6 +159,18 @@ pub async fn batch_06_acquires_of_one_name_keep_their_order(context: CaseContext
     }
 }
 
+pub async fn batch_07_a_refused_operation_has_no_ambiguous_attempt(bench: Bench) {
+    let driver = bench.driver().await;
+    driver.grant(&bench.permits("s", 1, 3)).await;
+    let [other, fits] = [bench.permits("s", 1, 4), bench.permits("t", 1, 3)];
+    let tries = [&other, &fits].map(|claim| acquire(claim, Patience::Try));
+    let acquired = acquired(&driver, &tries).await;
+    let refused = acquired[0].as_ref().expect_err("the semaphore has another limit");
+    assert!(matches!(refused.error, Error::LimitMismatch { .. }), "{refused}");
+    assert_eq!(refused.ambiguous, 0, "nothing was done, and the client releases no claim");
+    grant(&acquired[1]);
+}
+
 type Outcome<T> = Result<Attempted<T>, BatchError>;
 
 fn acquire(claim: &Arc<Claim>, patience: Patience) -> Acquire {

@@ -1,32 +1,32 @@
 //! What can be written on the command line, and the help for it. Decides nothing.
 
+pub(crate) mod acquire;
 #[cfg(feature = "compare")]
 pub(crate) mod compare;
+pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
-pub(crate) mod look;
 #[cfg(all(test, feature = "top", feature = "serve"))]
 mod pages;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod sync;
-pub(crate) mod take;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use lockkit::Token;
 
-use crate::output::Verbosity;
+use crate::output::{Color, Verbosity};
+use acquire::{AcquireArgs, HoldArgs, RunArgs, TicketArgs};
 #[cfg(feature = "top")]
-use look::TopArgs;
-use look::{BreakArgs, DoctorArgs, LsArgs, ShowArgs, TakeOverArgs, WatchArgs};
+use inspect::TopArgs;
+use inspect::{BreakArgs, DoctorArgs, LsArgs, ShowArgs, TakeOverArgs, WatchArgs};
 use sync::{DeleteArgs, ElectArgs, GetArgs, LatchVerb, PutArgs, ResizeArgs};
-use take::{AcquireArgs, HoldArgs, RunArgs, TicketArgs};
 
 const ABOUT: &str = "Run commands under distributed locks with fencing tokens: flock for a fleet";
 
@@ -59,7 +59,7 @@ Environment:
 A command of `run` or `elect` finds the backend and prefix of its lock in LOCKKIT_URL and
 LOCKKIT_PREFIX, so a lockkit inside of it uses the same ones unless told otherwise.";
 
-/// Options that all subcommands have stand behind a subcommand's own.
+/// Options that all subcommands have come after a subcommand's own.
 const OUTPUT: &str = "Output";
 
 const EXAMPLES: &str = "\
@@ -93,7 +93,7 @@ pub(crate) struct Cli {
     pub(crate) backend: BackendArgs,
 
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) verb: Command,
 }
 
 impl Cli {
@@ -106,8 +106,8 @@ impl Cli {
             .and_then(|matches| Self::from_arg_matches(&matches))
             .map_err(|error| error.format(&mut command))?;
         let name = match &cli.verb {
-            Verb::Run(args) => &args.name,
-            Verb::Elect(args) => &args.name,
+            Command::Run(args) => &args.name,
+            Command::Elect(args) => &args.name,
             _ => return Ok(cli),
         };
         let Some(at) = line.iter().position(|word| word == "--") else { return Ok(cli) };
@@ -167,7 +167,7 @@ fn grouped(mut command: clap::Command) -> clap::Command {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum Command {
     /// Run a command while holding a lock
     Run(Box<RunArgs>),
     /// Hold a lock for the rest of a shell script: eval "$(lockkit hold NAME)"
@@ -237,7 +237,7 @@ pub(crate) enum Verb {
     Man(ManArgs),
 }
 
-impl Verb {
+impl Command {
     /// What it does with the backend, for the message when that fails.
     pub(crate) fn doing(&self) -> Option<&'static str> {
         Some(match self {

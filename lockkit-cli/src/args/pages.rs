@@ -57,7 +57,7 @@ fn up_to(end: char, letters: &mut Peekable<Chars<'_>>) -> Option<String> {
 }
 
 /// The words of a command, up to what ends it in a shell: an operator, a comment, or the end of the
-/// quotes or brackets in which it stands.
+/// quotes or brackets around it.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

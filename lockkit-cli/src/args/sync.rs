@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-use super::take::{ElectCommand, Leftovers};
+use super::acquire::{ElectCommand, Leftovers};
 use super::{duration, lease, positive_duration, term};
 
 /// `elect`.

@@ -6,14 +6,14 @@ use lockkit::state::LockState;
 use lockkit::{LockManager, MemoryDriver, Name, Space, Token};
 
 use crate::args::BackendArgs;
-use crate::args::look::{BreakArgs, TakeOverArgs};
+use crate::args::inspect::{BreakArgs, TakeOverArgs};
 use crate::args::sync::ResizeArgs;
 use crate::backend::Backend;
 use crate::commands::show;
-use crate::exit::{Failure, code};
-use crate::{output, phrase, take};
+use crate::exit::{ExitError, code};
+use crate::{acquire, describe, output};
 
-pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     let (name, token) = (&args.subject.name, args.token);
     Name::new(name)?;
     let how = match args.force {
@@ -34,9 +34,9 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
         }
     };
     let broken = broken.await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     let (space, whose) = broken?;
-    let subject = phrase::subject(space, name);
+    let subject = describe::subject(space, name);
     let then = match args.force {
         true => "it has moved on; the former holder may still be at work",
         false => "it moves on when the holder lets go, or when its lease ends",
@@ -46,44 +46,44 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
 }
 
 /// Where the token is, and whose it is.
-fn find(states: &[LockState], token: Token, name: &str) -> Result<(Space, String), Failure> {
+fn find(states: &[LockState], token: Token, name: &str) -> Result<(Space, String), ExitError> {
     let mut found = states.iter().flat_map(|state| {
         let claims = state.line.iter().filter(|claim| claim.token == token);
-        claims.map(|claim| (state.space(), phrase::standing(claim)))
+        claims.map(|claim| (state.space(), describe::claim(claim)))
     });
     match (found.next(), found.next()) {
         (Some(found), None) => Ok(found),
         (None, _) => Err(nobody(name, token)),
-        (Some(_), Some(_)) => Err(Failure::usage(format!(
+        (Some(_), Some(_)) => Err(ExitError::usage(format!(
             "the lock and the semaphore {name:?} both have the token {token}: say which with --lock \
              or --semaphore"
         ))),
     }
 }
 
-fn nobody(name: &str, token: Token) -> Failure {
+fn nobody(name: &str, token: Token) -> ExitError {
     let sentence = format!("no claim on {name:?} has the token {token}: see `lockkit show`");
-    Failure::new(code::NO, sentence)
+    ExitError::new(code::NO, sentence)
 }
 
-pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let resized = locks.semaphore(&args.name, args.limit).resizable().resize(args.limit).await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     resized?;
     output::print_line(args.limit)?;
     Ok(0)
 }
 
-pub(crate) async fn take_over(args: &TakeOverArgs, chosen: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn take_over(args: &TakeOverArgs, chosen: &BackendArgs) -> Result<u8, ExitError> {
     let backend = Backend::choose(chosen)?;
     let from = Backend::beside(chosen, &args.from, "--from")?;
     let old = from.connect().await?;
     let new = backend.connect().await?;
     let reached = old.reached_token().await;
     let reached =
-        reached.map_err(|error| Failure::from(error).at("reading the tokens of", &from))?;
+        reached.map_err(|error| ExitError::from(error).at("reading the tokens of", &from))?;
     let base = new.raise_tokens_above(reached).await?;
     old.shutdown().await;
     new.shutdown().await;

@@ -5,13 +5,13 @@ use lockkit::{LockManager, Name};
 
 use crate::args::BackendArgs;
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::run::held::{self, Held};
-use crate::{output, phrase, take};
+use crate::{acquire, describe, output};
 
-pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn check(args: &BackendArgs) -> Result<u8, ExitError> {
     let Some(held) = held::held().pop() else {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "this does not run under `lockkit run`: there is no lock to check",
         ));
     };
@@ -19,8 +19,8 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
     let backend = backend(args, &held)?;
     let locks = backend.connect().await?;
     let checked = still_holds(&locks, &held).await;
-    take::close(&locks).await;
-    let subject = phrase::subject(held.space(), &held.name);
+    acquire::close(&locks).await;
+    let subject = describe::subject(held.space(), &held.name);
     let checked = checked.map_err(|failure| failure.at("looking at the lock at", &backend))?;
     if checked.broken {
         return Err(lost(&format!("{subject} was broken")));
@@ -31,21 +31,21 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
 
 /// The claim of the lock, with its token; an error if it does not hold any more. One that was broken
 /// gracefully holds until its lease ends.
-pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<ClaimState, Failure> {
+pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<ClaimState, ExitError> {
     let state = locks.inspect(held.space(), &held.name).await?;
     let claim = state.holders().find(|claim| claim.token.get() == held.token).cloned();
     claim.ok_or_else(|| {
-        let subject = phrase::subject(held.space(), &held.name);
+        let subject = describe::subject(held.space(), &held.name);
         lost(&format!("{subject} is not held with token {} any more", held.token))
     })
 }
 
-fn lost(sentence: &str) -> Failure {
-    Failure::new(code::LOST, sentence)
+fn lost(sentence: &str) -> ExitError {
+    ExitError::new(code::LOST, sentence)
 }
 
 /// The backend of the lock: as told, or, where its URL may not be told, as the environment has it.
-fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, Failure> {
+fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, ExitError> {
     let told = args.url.is_some() || args.local;
     let of_the_lock = BackendArgs { prefix: Some(held.prefix.clone()), ..args.clone() };
     if !told && !held.hidden {

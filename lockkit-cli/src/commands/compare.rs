@@ -21,15 +21,15 @@ use crate::args::compare::CompareArgs;
 use crate::backend::Backend;
 #[cfg(not(feature = "lab"))]
 use crate::exit::Ending;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output::{self, Verbosity};
 #[cfg(not(feature = "lab"))]
 use crate::run::role::asynchronously;
 use crate::system;
 
-pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     if backend.url.is_some() || backend.local || backend.prefix.is_some() {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "compare takes its backends as arguments ([NAME=]URL), and uses prefixes of its own",
         ));
     }
@@ -38,7 +38,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
         return super::compare_lab::compare(args).await;
     }
     if args.subjects.is_empty() {
-        return Err(Failure::usage("name the backends to compare, as [NAME=]URL"));
+        return Err(ExitError::usage("name the backends to compare, as [NAME=]URL"));
     }
     let mut backends = Vec::with_capacity(args.subjects.len());
     for argument in &args.subjects {
@@ -50,7 +50,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
         let place = backend.shown();
         let reached = subject(*name, &place, url, &subjects).await;
         subjects.push(reached.map_err(|error| {
-            let mut failure = Failure::from(error);
+            let mut failure = ExitError::from(error);
             let sentence = failure.sentence.unwrap_or_default();
             failure.sentence = Some(format!("while connecting to {place}: {sentence}"));
             failure
@@ -71,7 +71,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
 pub(super) async fn measured(
     args: &CompareArgs,
     subjects: &[Subject],
-) -> Result<Comparison, Failure> {
+) -> Result<Comparison, ExitError> {
     let effort = Effort { whole_suite: args.whole_suite, rounds: args.rounds, ..Effort::default() };
     // A case that fails panics; its message is in the report.
     let hook = std::panic::take_hook();
@@ -81,7 +81,7 @@ pub(super) async fn measured(
     over();
     match found? {
         Some(comparison) => Ok(comparison),
-        None => Err(Failure::signal(Signal::INT, "interrupted; what it held is released")),
+        None => Err(ExitError::signal(Signal::INT, "interrupted; what it held is released")),
     }
 }
 
@@ -92,7 +92,7 @@ async fn interrupted() {
 }
 
 /// Prints what was asked for.
-pub(super) fn conclude(args: &CompareArgs, comparison: &Comparison) -> Result<u8, Failure> {
+pub(super) fn conclude(args: &CompareArgs, comparison: &Comparison) -> Result<u8, ExitError> {
     let differences = match (&args.from, &args.to) {
         (Some(from), Some(to)) => comparison
             .differences(from, to)
@@ -177,17 +177,17 @@ pub(super) fn connect(url: String) -> Connect {
 }
 
 /// Refuses names that are taken or unknown.
-pub(super) fn check_names(args: &CompareArgs, subjects: &[Subject]) -> Result<(), Failure> {
+pub(super) fn check_names(args: &CompareArgs, subjects: &[Subject]) -> Result<(), ExitError> {
     let names: Vec<_> = subjects.iter().map(Subject::name).collect();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            return Err(Failure::usage(format!("two backends are called {name:?}")));
+            return Err(ExitError::usage(format!("two backends are called {name:?}")));
         }
     }
     for name in [&args.from, &args.to].into_iter().flatten() {
         if !subjects.iter().any(|subject| subject.is_called(name)) {
             let names = names.join(", ");
-            return Err(Failure::usage(format!(
+            return Err(ExitError::usage(format!(
                 "no backend is called {name:?}; there are {names}"
             )));
         }
@@ -195,12 +195,12 @@ pub(super) fn check_names(args: &CompareArgs, subjects: &[Subject]) -> Result<()
     Ok(())
 }
 
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
+fn write(file: &Path, text: &str) -> Result<(), ExitError> {
     if file == Path::new("-") {
         return output::print(text);
     }
     std::fs::write(file, text)
-        .map_err(|e| Failure::os(&format!("cannot write {}", file.display()), e))
+        .map_err(|e| ExitError::os(&format!("cannot write {}", file.display()), e))
 }
 
 /// A line on a terminal that the next one replaces; with --verbose, a line each.
@@ -229,6 +229,6 @@ pub(crate) fn take_part(arguments: &[OsString]) -> ExitCode {
             lockkit::connect_with(&url, settings).await
         };
         let done = lockkit_conformance::worker::run(&words, connect).await;
-        done.map(|()| Ending::Code(0)).map_err(|e| Failure::new(code::SOFTWARE, e.to_string()))
+        done.map(|()| Ending::Code(0)).map_err(|e| ExitError::new(code::SOFTWARE, e.to_string()))
     })
 }

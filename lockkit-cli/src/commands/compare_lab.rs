@@ -8,11 +8,11 @@ use lockkit_lab::set_ups::{Connect, SET_UPS, SetUp};
 
 use super::compare::{check_names, conclude, connect, measured, over, progress};
 use crate::args::compare::CompareArgs;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output;
 use crate::system;
 
-pub(super) async fn compare(args: &CompareArgs) -> Result<u8, Failure> {
+pub(super) async fn compare(args: &CompareArgs) -> Result<u8, ExitError> {
     let chosen = chosen(&args.subjects)?;
     let mut running = Vec::with_capacity(chosen.len());
     let mut subjects = Vec::with_capacity(chosen.len());
@@ -20,7 +20,7 @@ pub(super) async fn compare(args: &CompareArgs) -> Result<u8, Failure> {
         progress(&format!("starting {}", set_up.name));
         let started = set_up.start().await;
         let started = started
-            .map_err(|e| Failure::new(code::OS, format!("cannot start {}: {e}", set_up.name)))?;
+            .map_err(|e| ExitError::new(code::OS, format!("cannot start {}: {e}", set_up.name)))?;
         let url = started.url().to_owned();
         let worker = Worker { program: system::this_program(), url: url.clone() };
         subjects.push(Subject::new(set_up.name, set_up.about, connect(url), Some(worker)).await?);
@@ -44,7 +44,7 @@ pub(super) async fn compare(args: &CompareArgs) -> Result<u8, Failure> {
 }
 
 /// Those that are named, or all for which there is a driver.
-fn chosen(names: &[String]) -> Result<Vec<SetUp>, Failure> {
+fn chosen(names: &[String]) -> Result<Vec<SetUp>, ExitError> {
     let missing = |set_up: &SetUp| lockkit::missing_feature(&format!("{}://", set_up.scheme()));
     if names.is_empty() {
         let (chosen, without): (Vec<_>, Vec<_>) =
@@ -57,11 +57,11 @@ fn chosen(names: &[String]) -> Result<Vec<SetUp>, Failure> {
     let find = |name: &String| {
         let known = SET_UPS.iter().find(|set_up| set_up.is_called(name)).ok_or_else(|| {
             let all = SET_UPS.map(|set_up| set_up.name).join(", ");
-            Failure::usage(format!("the lab has no {name:?}; it has {all}"))
+            ExitError::usage(format!("the lab has no {name:?}; it has {all}"))
         })?;
         match missing(known) {
             None => Ok(*known),
-            Some(feature) => Err(Failure::usage(format!(
+            Some(feature) => Err(ExitError::usage(format!(
                 "this lockkit was built without {feature}: in a clone of its repository, run \
                  cargo install --path lockkit-cli --features lab,{feature}"
             ))),

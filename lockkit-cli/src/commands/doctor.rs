@@ -4,15 +4,15 @@ use lockkit::capabilities::Guarantee;
 use lockkit::state::{Finding, Health, Severity};
 use lockkit::{Error, LockManager};
 
+use crate::acquire;
 use crate::args::BackendArgs;
-use crate::args::look::DoctorArgs;
+use crate::args::inspect::DoctorArgs;
 use crate::backend::Backend;
-use crate::exit::{Ending, Failure, code};
+use crate::exit::{Ending, ExitError, code};
 use crate::output::{self, Style, printable, styled};
 use crate::run::signals::Signals;
-use crate::take;
 
-pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<Ending, ExitError> {
     let backend = Backend::choose(backend)?;
     if args.promises {
         return promises(&backend).await;
@@ -22,13 +22,13 @@ pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<E
     let examined = tokio::select! {
         biased;
         signal = signals.next() => {
-            Err(Failure::signal(signal, "interrupted while checking the backend"))
+            Err(ExitError::signal(signal, "interrupted while checking the backend"))
         }
         examined = examine(args, &backend, &mut opened) => examined,
     };
     // Also when it was interrupted: what was tried is taken back.
     for locks in &opened {
-        take::close_after(locks, &examined).await;
+        acquire::close_after(locks, &examined).await;
     }
     let health = examined?;
     output::print(&report(&backend, &health))?;
@@ -39,10 +39,10 @@ pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<E
 }
 
 /// The row of these servers in the table of faults.
-async fn promises(backend: &Backend) -> Result<Ending, Failure> {
+async fn promises(backend: &Backend) -> Result<Ending, ExitError> {
     let locks = backend.connect().await?;
-    let promises = locks.promises().await.map_err(Failure::from);
-    take::close_after(&locks, &promises).await;
+    let promises = locks.promises().await.map_err(ExitError::from);
+    acquire::close_after(&locks, &promises).await;
     let mut text = format!("backend  {}\n", printable(&backend.shown()));
     for promise in promises?.all() {
         let title = promise.fault.title().trim_end_matches(['²', '³']);
@@ -65,7 +65,7 @@ async fn examine(
     args: &DoctorArgs,
     backend: &Backend,
     opened: &mut Vec<LockManager>,
-) -> Result<Health, Failure> {
+) -> Result<Health, ExitError> {
     let locks = match backend.connect().await {
         Ok(locks) => locks,
         Err(failure) if failure.is_of_the_backend() && !failure.passing => {
@@ -91,7 +91,7 @@ async fn examine(
 async fn try_members(
     backend: &Backend,
     opened: &mut Vec<LockManager>,
-) -> Result<Vec<Finding>, Failure> {
+) -> Result<Vec<Finding>, ExitError> {
     let members = backend.members()?;
     let mut all = Vec::new();
     for member in &members {

@@ -10,18 +10,18 @@ use tokio::time::sleep;
 use crate::args::BackendArgs;
 use crate::args::sync::LatchVerb;
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output::{self, printable};
-use crate::{outage, take};
+use crate::{acquire, outage};
 
-pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8, ExitError> {
     match verb {
         LatchVerb::Down { latch, participant } => {
             let (locks, gate) = open(&latch.name, latch.count, backend).await?;
             let host = || ClientIdentity::of_this_process().host;
             let participant = participant.clone().unwrap_or_else(host);
             let missing = gate.count_down_as(participant).await;
-            take::close(&locks).await;
+            acquire::close(&locks).await;
             output::print_line(missing?)?;
         }
         LatchVerb::Wait { latch, wait } => {
@@ -41,29 +41,29 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
             };
             let timeout = Backend::choose(backend)?.timeout();
             let ambiguous = outage::at_the_limit(&locks, timeout);
-            take::close(&locks).await;
+            acquire::close(&locks).await;
             match (opened?, ambiguous) {
                 (true, _) => {}
                 (false, Some(sentence)) => {
                     let sentence = format!("{subject} may be open or closed: {sentence}");
-                    return Err(Failure::new(code::UNAVAILABLE, sentence));
+                    return Err(ExitError::new(code::UNAVAILABLE, sentence));
                 }
                 (false, None) => {
                     let sentence = format!("{subject} is still closed");
-                    return Err(Failure::new(code::BUSY, sentence));
+                    return Err(ExitError::new(code::BUSY, sentence));
                 }
             }
         }
         LatchVerb::Show { name, count } => {
             let (locks, gate) = open(name, count.unwrap_or(1), backend).await?;
             let seen = look(&locks, name, gate, count.is_none()).await;
-            take::close(&locks).await;
+            acquire::close(&locks).await;
             output::print(&seen?)?;
         }
         LatchVerb::Reset { latch } => {
             let (locks, gate) = open(&latch.name, latch.count, backend).await?;
             let reset = gate.reset(latch.count).await;
-            take::close(&locks).await;
+            acquire::close(&locks).await;
             reset?;
         }
     }
@@ -86,7 +86,7 @@ async fn look(
     name: &str,
     gate: Latch,
     any_count: bool,
-) -> Result<String, Failure> {
+) -> Result<String, ExitError> {
     let counted = gate.count().await;
     let (gate, missing) = match counted {
         // A look needs no count of its own.
@@ -97,14 +97,14 @@ async fn look(
         }
         Err(Error::CountMismatch { name, in_use, asked }) => {
             let sentence = format!("the latch {name:?} has a count of {in_use}, not {asked}");
-            return Err(Failure::usage(sentence));
+            return Err(ExitError::usage(sentence));
         }
         counted => (gate, counted?),
     };
     // One that nobody has touched has whatever count it is asked for.
     if any_count && missing == 1 && locks.latch(name, 2).count().await.ok() == Some(2) {
         let sentence = format!("nobody has counted down at the latch {name:?} yet: give its COUNT");
-        return Err(Failure::new(code::NO, sentence));
+        return Err(ExitError::new(code::NO, sentence));
     }
     let lines = std::iter::once(format!("missing {missing}"));
     let arrived = gate.arrived().await?;
@@ -116,12 +116,12 @@ async fn open(
     name: &str,
     count: u32,
     backend: &BackendArgs,
-) -> Result<(LockManager, Latch), Failure> {
+) -> Result<(LockManager, Latch), ExitError> {
     lockkit::Name::new(name)?;
     if count == 0 || count > Latch::MAX_COUNT {
         let most = Latch::MAX_COUNT;
         let sentence = format!("a latch counts down from 1 to {most}, not from {count}");
-        return Err(Failure::usage(sentence));
+        return Err(ExitError::usage(sentence));
     }
     let locks = Backend::choose(backend)?.connect().await?;
     let latch = locks.latch(name, count);

@@ -8,12 +8,12 @@ use lockkit::{LockManager, Name, Token};
 use serde::Serialize;
 
 use crate::args::BackendArgs;
-use crate::args::look::LsArgs;
+use crate::args::inspect::LsArgs;
 use crate::backend::Backend;
-use crate::exit::Failure;
+use crate::exit::ExitError;
 use crate::output::{self, Style, printable, styled};
 use crate::view::{StateView, json};
-use crate::{phrase, take};
+use crate::{acquire, describe};
 
 const LOCKS: [&str; 8] = ["NAME", "SPACE", "MODE", "TOKEN", "HELD BY", "FOR", "WAITING", "NOTE"];
 const REGISTERS: [&str; 4] = ["NAME", "VERSION", "TOKEN", "BYTES"];
@@ -38,12 +38,12 @@ struct RegisterView<'a> {
 /// What is listed, under its prefix.
 type Under<T> = Vec<(String, T)>;
 
-pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     if !args.beginning.is_empty() {
         Name::new(&args.beginning)?;
     }
     if args.all_prefixes && backend.prefix.is_some() {
-        return Err(Failure::usage("--all-prefixes and --prefix exclude each other: use one"));
+        return Err(ExitError::usage("--all-prefixes and --prefix exclude each other: use one"));
     }
     let backend = Backend::choose(backend)?;
     let locks = backend.connect().await?;
@@ -51,7 +51,7 @@ pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, Failu
         true => registers(args, &locks).await,
         false => states(args, &locks).await,
     };
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     let listed = listed?;
     match (args.json, listed.rows.is_empty()) {
         (true, _) => output::print_line(listed.json)?,
@@ -68,7 +68,7 @@ struct Listed {
     rows: Vec<Vec<String>>,
 }
 
-async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
+async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<LockState> = Vec::new();
     for (prefix, locks) in managers(args, locks).await? {
         let some: Vec<_> = locks.list(&args.beginning).try_collect().await?;
@@ -84,7 +84,7 @@ async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
     Ok(Listed { json: json(&views)?, titles: &LOCKS, rows: rows.collect() })
 }
 
-async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
+async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<RegisterState> = Vec::new();
     for (prefix, locks) in managers(args, locks).await? {
         let some: Vec<_> = locks.registers(&args.beginning).try_collect().await?;
@@ -114,7 +114,7 @@ async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure
 }
 
 /// A manager of each prefix that is asked for, over the same connections.
-async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManager>, Failure> {
+async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManager>, ExitError> {
     if !args.all_prefixes {
         return Ok(vec![(String::new(), locks.clone())]);
     }
@@ -186,10 +186,10 @@ fn state_cells(state: &LockState) -> [String; 8] {
     [
         state.name().as_str().to_owned(),
         state.space().to_string(),
-        first.map_or(String::new(), |s| phrase::mode(s.mode)),
+        first.map_or(String::new(), |s| describe::mode(s.mode)),
         first.map_or(String::new(), |s| s.token.to_string()),
         holder,
-        first.and_then(|s| s.held_for).map_or(String::new(), phrase::duration),
+        first.and_then(|s| s.held_for).map_or(String::new(), describe::duration),
         state.waiters().count().to_string(),
         match &state.damaged {
             Some(why) => format!("damaged: {why}"),

@@ -10,10 +10,10 @@ use crate::args::BackendArgs;
 use crate::args::sync::{DeleteArgs, GetArgs, PutArgs};
 use crate::backend::Backend;
 use crate::commands::check;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::run::held::{self, Held};
 use crate::view::json;
-use crate::{output, take};
+use crate::{acquire, output};
 
 /// A register as JSON. Stable: programs read it.
 #[derive(Serialize)]
@@ -29,14 +29,14 @@ struct EntryView<'a> {
 }
 
 /// Prints the value, byte for byte; for people, with a line break behind.
-pub(crate) async fn get(args: &GetArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn get(args: &GetArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let entry = locks.register(&args.name).load().await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     let Some(entry) = entry? else {
         let sentence = format!("the register {:?} has no value", args.name);
-        return Err(Failure::new(code::NO, sentence));
+        return Err(ExitError::new(code::NO, sentence));
     };
     if args.json {
         output::print_line(json(&view(&args.name, &entry))?)?;
@@ -51,7 +51,7 @@ pub(crate) async fn get(args: &GetArgs, backend: &BackendArgs) -> Result<u8, Fai
     match written.and_then(|()| out.flush()) {
         Ok(()) => Ok(0),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        Err(e) => Err(Failure::os("cannot write to stdout", e)),
+        Err(e) => Err(ExitError::os("cannot write to stdout", e)),
     }
 }
 
@@ -63,7 +63,7 @@ fn view<'a>(name: &'a str, entry: &'a Entry) -> EntryView<'a> {
 }
 
 /// Prints the version.
-pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.name)?;
     let backend = Backend::choose(backend)?;
     let fence = args.fenced.then(|| surrounding_lock(&backend)).transpose()?;
@@ -91,39 +91,39 @@ pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Fai
         stored.map_err(|error| refused(error, expect))
     };
     let stored = stored.await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     output::print_line(stored?.0)?;
     Ok(0)
 }
 
 /// Deletes the value. Says nothing when there was one.
-pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let register = locks.register(&args.name);
     let deleted = async {
         let Some(entry) = register.load().await? else {
             let sentence = format!("the register {:?} has no value", args.name);
-            return Err(Failure::new(code::NO, sentence));
+            return Err(ExitError::new(code::NO, sentence));
         };
         let expect = Precondition::Version(args.if_version.map_or(entry.version, Version));
         register.compare_and_delete(expect).await.map_err(|error| refused(error, expect))
     };
     let deleted = deleted.await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     deleted.map(|()| 0)
 }
 
 /// Says what was expected and not found.
-fn refused(error: Error, expect: Precondition) -> Failure {
+fn refused(error: Error, expect: Precondition) -> ExitError {
     let (Error::Conflict { name, maybe_applied: false }, expect) = (&error, expect) else {
         return error.into();
     };
     match expect {
         Precondition::Absent => {
-            Failure::new(code::NO, format!("the register {name:?} has a value already"))
+            ExitError::new(code::NO, format!("the register {name:?} has a value already"))
         }
-        Precondition::Version(version) => Failure::new(
+        Precondition::Version(version) => ExitError::new(
             code::NO,
             format!("the register {name:?} does not have version {}: get it again", version.0),
         ),
@@ -132,42 +132,44 @@ fn refused(error: Error, expect: Precondition) -> Failure {
 }
 
 /// The lock that this runs under, and its token.
-fn surrounding_lock(backend: &Backend) -> Result<(Held, Token), Failure> {
+fn surrounding_lock(backend: &Backend) -> Result<(Held, Token), ExitError> {
     match held::held().pop() {
         Some(held) => {
             let token = held.fences(backend)?;
             Ok((held, token))
         }
-        None => Err(Failure::usage(
+        None => Err(ExitError::usage(
             "this does not run under `lockkit run` or `elect`: there is no token to fence with",
         )),
     }
 }
 
-fn value(args: &PutArgs) -> Result<Vec<u8>, Failure> {
+fn value(args: &PutArgs) -> Result<Vec<u8>, ExitError> {
     let mut bytes = Vec::new();
     match &args.value {
         Some(value) if value == "-" => {
             let most = MAX_REGISTER_BYTES as u64 + 1;
             let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
-            read.map_err(|e| Failure::usage(format!("cannot read the value from stdin: {e}")))?;
+            read.map_err(|e| ExitError::usage(format!("cannot read the value from stdin: {e}")))?;
         }
         Some(value) => bytes.extend(value.as_bytes()),
         // In a script, this is most likely a variable that is not set.
         None => {
-            return Err(Failure::usage(format!(
+            return Err(ExitError::usage(format!(
                 "there is no value for {:?}: give one, or add - to read it from stdin",
                 args.name
             )));
         }
     }
     if bytes.is_empty() && !args.allow_empty {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "the value is empty: add --allow-empty if that is meant, or use `lockkit delete`",
         ));
     }
     match bytes.len() > MAX_REGISTER_BYTES {
-        true => Err(Failure::usage(format!("a register keeps {MAX_REGISTER_BYTES} bytes at most"))),
+        true => {
+            Err(ExitError::usage(format!("a register keeps {MAX_REGISTER_BYTES} bytes at most")))
+        }
         false => Ok(bytes),
     }
 }

@@ -5,10 +5,10 @@ use lockkit::BackendUrl;
 
 use crate::args::BackendArgs;
 use crate::backend::{Backend, option};
-use crate::exit::Failure;
+use crate::exit::ExitError;
 use crate::output;
 
-pub(crate) fn schema(backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) fn schema(backend: &BackendArgs) -> Result<u8, ExitError> {
     let backend = Backend::choose(backend)?;
     let mut text = backend.schema()?;
     text.push_str(&rights(backend.url()));

@@ -11,17 +11,17 @@ use tokio::task::JoinSet;
 use crate::args::BackendArgs;
 use crate::args::serve::{ServeArgs, ServeVerb, TokenArgs};
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output;
 use crate::run::signals::Signals;
 
-pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     if let Some(ServeVerb::Token(args)) = &args.verb {
         return token(args);
     }
     if backend.prefix.is_some() {
         let sentence = "serve takes no --prefix: every client sends its own";
-        return Err(Failure::usage(sentence));
+        return Err(ExitError::usage(sentence));
     }
     let mut signals = Signals::ending()?;
     raise_limit();
@@ -33,7 +33,7 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     let (stop, stopping) = watch::channel(());
     let mut servers = JoinSet::new();
     for place in &args.listen {
-        let cannot = |e| Failure::new(code::OS, format!("cannot listen at {place}: {e}"));
+        let cannot = |e| ExitError::new(code::OS, format!("cannot listen at {place}: {e}"));
         let mut listener = place.open().await.map_err(cannot)?;
         if let Some(tls) = &tls {
             listener = listener.with_tls(tls);
@@ -56,14 +56,14 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     };
     drop(stop);
     if let Some(Ok(Err(error))) = ended {
-        return Err(Failure::os("cannot go on serving", error));
+        return Err(ExitError::os("cannot go on serving", error));
     }
     while servers.join_next().await.is_some() {}
     Ok(0)
 }
 
 /// Makes a token. Its line is in the file before anybody has it.
-fn token(args: &TokenArgs) -> Result<u8, Failure> {
+fn token(args: &TokenArgs) -> Result<u8, ExitError> {
     let token = NewToken::random(&args.name, &args.may)?;
     match &args.tokens {
         Some(file) => {
@@ -83,11 +83,11 @@ fn certificates(args: &ServeArgs) -> Result<Option<Tls>, Error> {
     Tls::load(certificate, key, args.client_ca.clone()).map(Some)
 }
 
-fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, Failure> {
+fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, ExitError> {
     let mut settings = Settings::new();
     for place in args.listen.iter().filter(|place| place.is_remote()) {
         if args.tokens.is_none() || !has_tls {
-            return Err(Failure::usage(format!(
+            return Err(ExitError::usage(format!(
                 "{place} is reached from other hosts: give --tokens and --tls-cert, or listen on \
                  127.0.0.1 or a Unix socket",
             )));
@@ -95,7 +95,7 @@ fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, Failure> {
         settings = match place {
             Listen::Tcp(address) => match address.ip() {
                 ip if ip.is_unspecified() && args.host.is_empty() => {
-                    return Err(Failure::usage(format!(
+                    return Err(ExitError::usage(format!(
                         "{place} stands for every address of this host: say with --host by which \
                          name clients reach it",
                     )));

@@ -6,19 +6,19 @@ use lockkit::state::LockState;
 use lockkit::{Error, LockManager, Name, Space};
 
 use crate::args::BackendArgs;
-use crate::args::look::{ShowArgs, Subject, WatchArgs};
+use crate::args::inspect::{ShowArgs, Subject, WatchArgs};
 use crate::backend::Backend;
-use crate::exit::Failure;
+use crate::exit::ExitError;
 use crate::output::{self, Style, printable, styled};
 use crate::run::leftovers::{self, Leftovers};
 use crate::view::{StateView, json};
-use crate::{phrase, take};
+use crate::{acquire, describe};
 
-pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.subject.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let states = shown(&locks, &args.subject).await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     for (state, leftovers) in states? {
         print(&state, &leftovers, args.json)?;
     }
@@ -26,7 +26,7 @@ pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, F
 }
 
 /// `watch`: a backend that is out of reach for a time does not end it, since the library retries.
-pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.subject.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let spaces = spaces(&args.subject).iter().enumerate();
@@ -53,7 +53,7 @@ fn is_used(state: &Result<LockState, Error>) -> bool {
 async fn shown(
     locks: &LockManager,
     subject: &Subject,
-) -> Result<Vec<(LockState, Leftovers)>, Failure> {
+) -> Result<Vec<(LockState, Leftovers)>, ExitError> {
     let mut shown = Vec::new();
     for state in in_use(states(locks, subject).await?) {
         let leftovers = leftovers::of(locks, &state).await;
@@ -67,7 +67,7 @@ pub(crate) fn print(
     state: &LockState,
     leftovers: &Leftovers,
     as_json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     match as_json {
         true => output::print_line(json(&StateView::of(state).with(leftovers))?),
         false => output::print(&text(state, leftovers)),
@@ -87,7 +87,7 @@ pub(crate) fn spaces(subject: &Subject) -> &'static [Space] {
 pub(crate) async fn states(
     locks: &LockManager,
     subject: &Subject,
-) -> Result<Vec<LockState>, Failure> {
+) -> Result<Vec<LockState>, ExitError> {
     let mut states = Vec::new();
     for space in spaces(subject) {
         states.push(locks.inspect(*space, &subject.name).await?);
@@ -106,7 +106,7 @@ fn in_use(mut states: Vec<LockState>) -> Vec<LockState> {
 
 /// The state for people.
 fn text(state: &LockState, leftovers: &Leftovers) -> String {
-    let subject = phrase::subject(state.space(), state.name().as_str());
+    let subject = describe::subject(state.space(), state.name().as_str());
     let mut lines = vec![match (state.holders().count(), state.waiters().count()) {
         (0, 0) => format!("{subject} is free"),
         (holders, 0) => format!("{subject}: held by {holders}, nobody waits"),
@@ -114,7 +114,7 @@ fn text(state: &LockState, leftovers: &Leftovers) -> String {
     }];
     for s in &state.line {
         let role = if s.holds() { "holds" } else { "waits" };
-        lines.push(format!("  {role}  {}", phrase::standing(s)));
+        lines.push(format!("  {role}  {}", describe::claim(s)));
         if let Some(processes) = leftovers.get(&s.token) {
             lines.push(format!("         its command ended and left behind: {processes}"));
         }

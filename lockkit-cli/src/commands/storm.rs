@@ -16,14 +16,14 @@ use lockkit_server::{Listen, Service};
 use crate::args::BackendArgs;
 use crate::args::lab::{JudgeArgs, StormArgs};
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output;
 use crate::system;
 
-pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     let elsewhere = backend.local || backend.prefix.is_some();
     if elsewhere || (backend.url.is_some() && (args.server.is_some() || args.group.is_some())) {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "a storm takes one of --url, --server and --group, and no other",
         ));
     }
@@ -32,7 +32,7 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
     let folder = format!("lockkit-storm-{seed}-{}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     std::fs::create_dir(&folder)
-        .map_err(|e| Failure::os(&format!("cannot make the folder {}", folder.display()), e))?;
+        .map_err(|e| ExitError::os(&format!("cannot make the folder {}", folder.display()), e))?;
     let (stage, shown) = stage(args, backend, seed, &folder).await?;
     let storm = Storm {
         seed,
@@ -47,7 +47,7 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
         faults_at_clients: !args.spare_clients,
     };
     output::note(format!("storm: {shown}, seed {seed}, {:?}", args.lasts));
-    let failed = |e| Failure::new(code::UNAVAILABLE, format!("the storm could not be held: {e}"));
+    let failed = |e| ExitError::new(code::UNAVAILABLE, format!("the storm could not be held: {e}"));
     if args.consumers {
         let look = storm.onlooker(&stage, connect).await.map_err(failed)?;
         let verdict = storm.run_consumers(&stage, &look).await.map_err(failed)?;
@@ -65,10 +65,10 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
     conclude(&said, judgement.acquitted(), &folder)
 }
 
-pub(crate) fn judge_again(args: &JudgeArgs) -> Result<u8, Failure> {
+pub(crate) fn judge_again(args: &JudgeArgs) -> Result<u8, ExitError> {
     let file = args.file.display();
     let recorded = Recorded::load(&args.file)
-        .map_err(|e| Failure::usage(format!("cannot read the history {file}: {e}")))?;
+        .map_err(|e| ExitError::usage(format!("cannot read the history {file}: {e}")))?;
     let judgement = judge(&recorded.history, &recorded.promises);
     if let Some(svg) = &args.svg {
         let drawing = draw::svg(&recorded.history, &judgement.violations);
@@ -78,8 +78,8 @@ pub(crate) fn judge_again(args: &JudgeArgs) -> Result<u8, Failure> {
     Ok(if judgement.acquitted() { 0 } else { code::NO })
 }
 
-fn unwritten(file: &Path, error: std::io::Error) -> Failure {
-    Failure::os(&format!("cannot write {}", file.display()), error)
+fn unwritten(file: &Path, error: std::io::Error) -> ExitError {
+    ExitError::os(&format!("cannot write {}", file.display()), error)
 }
 
 /// What happened and what it means, a line each. The last word is "acquitted" or "convicted".
@@ -113,7 +113,7 @@ fn consumed(verdict: &Verdict) -> String {
 }
 
 /// What each process wrote down is kept for who looks for the cause of a violation.
-fn conclude(said: &str, acquitted: bool, folder: &Path) -> Result<u8, Failure> {
+fn conclude(said: &str, acquitted: bool, folder: &Path) -> Result<u8, ExitError> {
     output::print(said)?;
     if acquitted {
         let _ = std::fs::remove_dir_all(folder);
@@ -130,18 +130,18 @@ async fn stage(
     backend: &BackendArgs,
     seed: u64,
     folder: &Path,
-) -> Result<(Stage, String), Failure> {
+) -> Result<(Stage, String), ExitError> {
     if let Some(url) = &backend.url {
         let chosen = Backend::beside(&BackendArgs::default(), url, "--url")?;
         return Ok((Stage::calm(url), chosen.shown()));
     }
     if args.service {
         let stage = Stage::service(&system::this_program()).await;
-        let stage = stage.map_err(|e| Failure::new(code::OS, e.to_string()))?;
+        let stage = stage.map_err(|e| ExitError::new(code::OS, e.to_string()))?;
         return Ok((stage, "two servers of a lock service on Redis".to_owned()));
     }
     let started = |stage: Result<Stage, LabError>| {
-        let stage = stage.map_err(|e| Failure::new(code::OS, e.to_string()))?;
+        let stage = stage.map_err(|e| ExitError::new(code::OS, e.to_string()))?;
         let shown = stage.direct.clone();
         Ok((stage, shown))
     };

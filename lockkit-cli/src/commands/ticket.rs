@@ -6,13 +6,13 @@ use lockkit::driver::Released;
 use lockkit::{Error, LockManager, Ticket, Token};
 use serde::Serialize;
 
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
-use crate::args::take::{AcquireArgs, TicketArgs};
+use crate::args::acquire::{AcquireArgs, TicketArgs};
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 use crate::output;
 use crate::run::signals::Signals;
-use crate::take::{self, Take};
 use crate::view::json;
 
 /// A ticket as JSON. Stable: programs read it.
@@ -26,13 +26,13 @@ struct TicketView<'a> {
 }
 
 /// Prints the ticket alone, so that `ticket=$(lockkit acquire …)` has it.
-pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     if output::nobody_reads() {
-        return Err(Failure::usage(
+        return Err(ExitError::usage(
             "nobody could read the ticket, since stdout is closed or /dev/null: nothing was taken",
         ));
     }
-    let take = Take::new(&args.name, &args.take, None, true);
+    let take = LockRequest::new(&args.name, &args.take, None, true);
     let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
     take.rehearse(&backend).await?;
     let locks = take.connect(&backend).await?;
@@ -47,12 +47,12 @@ pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result
             let _ = locks.release_ticket(&ticket).await;
             let unheard = || "nobody reads the ticket: the lock was released".to_owned();
             let sentence = failure.sentence.unwrap_or_else(unheard);
-            return Err(Failure::new(code::OS, sentence));
+            return Err(ExitError::new(code::OS, sentence));
         }
         Ok(0)
     }
     .await;
-    take::close_after(&locks, &result).await;
+    acquire::close_after(&locks, &result).await;
     result
 }
 
@@ -69,43 +69,46 @@ impl<'a> TicketView<'a> {
 }
 
 /// Prints the token.
-pub(crate) async fn renew(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn renew(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     let (locks, ticket) = open(args, backend).await?;
     // The guard would release the lock: it becomes a ticket again before anything can fail.
     let ticket = locks.resume(&ticket).await?.detach()?;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     output::print_line(ticket.token())?;
     Ok(0)
 }
 
 /// Says nothing when it was held until now.
-pub(crate) async fn release(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn release(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     let (locks, ticket) = open(args, backend).await?;
     let released = locks.release_ticket(&ticket).await?;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     match released {
         Released::Removed => Ok(0),
         _ => {
             let name = ticket.name();
             let sentence = format!("{name:?} was not held by this ticket any more");
-            Err(Failure::new(code::LOST, sentence))
+            Err(ExitError::new(code::LOST, sentence))
         }
     }
 }
 
-async fn open(args: &TicketArgs, backend: &BackendArgs) -> Result<(LockManager, Ticket), Failure> {
+async fn open(
+    args: &TicketArgs,
+    backend: &BackendArgs,
+) -> Result<(LockManager, Ticket), ExitError> {
     let text = match args.ticket.as_str() {
         "-" => {
             let mut text = String::new();
             let read = std::io::stdin().take(LONGEST).read_to_string(&mut text);
-            read.map_err(|e| Failure::usage(format!("cannot read the ticket from stdin: {e}")))?;
+            read.map_err(|e| ExitError::usage(format!("cannot read the ticket from stdin: {e}")))?;
             text
         }
         text => text.to_owned(),
     };
     let text = text.trim();
     if text.contains(char::is_whitespace) {
-        return Err(Failure::usage("a ticket is one word: give what `acquire` printed, alone"));
+        return Err(ExitError::usage("a ticket is one word: give what `acquire` printed, alone"));
     }
     let ticket: Ticket = text.parse()?;
     let backend = Backend::choose(backend)?.ttl_or_default(Some(ticket.ttl()));

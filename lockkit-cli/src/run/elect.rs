@@ -9,31 +9,31 @@ use tokio::time::sleep;
 
 use super::launch::{self, Job};
 use super::signals::Signals;
-use super::{Term, environment, held, hold, nested, under};
+use super::{HoldLimit, environment, held, hold, nested, under};
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
+use crate::args::acquire::LockArgs;
 use crate::args::sync::ElectArgs;
-use crate::args::take::TakeArgs;
 use crate::backend::Backend;
-use crate::exit::{Ending, Failure, code};
+use crate::exit::{Ending, ExitError, code};
 use crate::output::{self, printable};
 use crate::system;
-use crate::take::{self, Take};
 
 /// The time between the end of a command and the next candidacy: others go first, and a command
 /// that fails at once does not spin.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The verb.
-pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<Ending, ExitError> {
     if args.show {
         return leader(args, backend).await.map(Ending::Code);
     }
     let candidacy = candidacy(args);
-    let take = Take::new(&args.name, &candidacy, args.max_term, false);
+    let take = LockRequest::new(&args.name, &candidacy, args.max_term, false);
     let command = args.what.words();
     let backend = Backend::choose(backend)?.ttl_or_default(args.ttl).for_command(&command[0]);
     take.rehearse(&backend).await?;
-    let term = Term::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
+    let hold_limit = HoldLimit::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
     system::is_usable()?;
     launch::find(&command[0])?;
     nested::refuse(&held::held(), &backend, take.space(), &args.name)?;
@@ -46,7 +46,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
             let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
             job.environment = environment(&guard, held::held(), &backend, &take)?;
-            let ended = under(&locks, &guard, term, &job, &mut signals).await;
+            let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await;
             if let Some(ending) = conclude(guard, ended?, &args.name).await {
                 return Ok(ending);
             }
@@ -58,23 +58,23 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
         }
     }
     .await;
-    take::close_after(&locks, &result).await;
+    acquire::close_after(&locks, &result).await;
     result
 }
 
 /// Prints who leads.
-async fn leader(args: &ElectArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+async fn leader(args: &ElectArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     lockkit::Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
     let leader = locks.election(&args.name).leader().await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     match leader? {
         Some(leader) => {
             let value = leader.value.unwrap_or_else(|| leader.by.to_string());
             output::print_line(printable(&value))?;
             Ok(0)
         }
-        None => Err(Failure::new(code::NO, format!("{:?} has no leader", args.name))),
+        None => Err(ExitError::new(code::NO, format!("{:?} has no leader", args.name))),
     }
 }
 
@@ -99,8 +99,8 @@ async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Option<Endi
 }
 
 /// A candidacy is a wait for the lock of that name, with the value as its note.
-fn candidacy(args: &ElectArgs) -> TakeArgs {
-    TakeArgs {
+fn candidacy(args: &ElectArgs) -> LockArgs {
+    LockArgs {
         ttl: args.ttl,
         wait: None,
         once: false,

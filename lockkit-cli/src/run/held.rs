@@ -13,7 +13,7 @@ pub(crate) struct Held {
     pub(crate) prefix: String,
     pub(crate) name: String,
     pub(crate) token: u64,
-    /// How it holds.
+    /// Its mode.
     #[serde(default)]
     pub(super) mode: String,
     /// The backend's URL, as far as it may be shown.

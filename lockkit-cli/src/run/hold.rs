@@ -10,16 +10,16 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-use super::Term;
+use super::HoldLimit;
 use super::group::{End, Event, Group};
 use super::launch::Job;
 use super::leftovers::Notice;
 use super::signals::{Signals, TELLING};
 use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
-use crate::args::take::Leftovers;
-use crate::exit::Failure;
-use crate::{output, phrase};
+use crate::args::acquire::Leftovers;
+use crate::exit::ExitError;
+use crate::{describe, output};
 
 /// How a command under a lock ended.
 pub(crate) struct Outcome {
@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Hold<'a> {
     locks: LockManager,
     lease: HeldLock,
-    term: Term,
+    hold_limit: HoldLimit,
     /// When it began to hold, at the earliest; its last moment is counted from there.
     began: Moment,
     tick: Duration,
@@ -81,7 +81,7 @@ impl<'a> Hold<'a> {
     pub(crate) fn begin(
         locks: LockManager,
         lease: HeldLock,
-        term: Term,
+        hold_limit: HoldLimit,
         job: &Job,
         ending: &'a mut Signals,
     ) -> io::Result<Self> {
@@ -90,9 +90,9 @@ impl<'a> Hold<'a> {
         drop(signal(SignalKind::child())?);
         let began = SteadyClock.now();
         let ttl = lease.granted_ttl();
-        let shortest = term.longest.map_or(ttl, |longest| longest.min(ttl));
+        let shortest = hold_limit.longest.map_or(ttl, |longest| longest.min(ttl));
         let lead = (shortest / 50).clamp(Duration::from_millis(10), Duration::from_millis(200));
-        let due = due(&lease, term.kill_after, lead);
+        let due = due(&lease, hold_limit.kill_after, lead);
         let mut group = Group::launch(job)?;
         let supervisor = match Supervisor::start(group.id(), due) {
             Ok(supervisor) => supervisor,
@@ -110,7 +110,7 @@ impl<'a> Hold<'a> {
             tick: (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500)),
             locks,
             lease,
-            term,
+            hold_limit,
             began,
             lead,
             due,
@@ -127,7 +127,7 @@ impl<'a> Hold<'a> {
     }
 
     /// Returns when no process of the command's group is left, or is to be waited for.
-    pub(crate) async fn until_the_end(mut self) -> Result<Outcome, Failure> {
+    pub(crate) async fn until_the_end(mut self) -> Result<Outcome, ExitError> {
         let end = loop {
             match self.next().await {
                 Happening::Command(Event::Ended(end)) => self.ended(end),
@@ -235,12 +235,12 @@ impl<'a> Hold<'a> {
             self.group.signal(Signal::CONT);
             return None;
         };
-        if terminated.elapsed() >= self.term.kill_after && !leftover.killed {
+        if terminated.elapsed() >= self.hold_limit.kill_after && !leftover.killed {
             leftover.killed = true;
             self.group.signal(Signal::KILL);
         }
         // Dead, but not taken away, and where the system does not tell: what is dead does no work.
-        (terminated.elapsed() >= self.term.kill_after + GRACE).then_some(leftover.end)
+        (terminated.elapsed() >= self.hold_limit.kill_after + GRACE).then_some(leftover.end)
     }
 
     /// The command was stopped, from the terminal or by somebody.
@@ -270,7 +270,7 @@ impl<'a> Hold<'a> {
         if self.lost.is_some() || self.lease.loss().is_some() {
             return;
         }
-        self.due = due(&self.lease, self.term.kill_after, self.lead);
+        self.due = due(&self.lease, self.hold_limit.kill_after, self.lead);
         if let Some(supervisor) = &mut self.supervisor {
             // One that is gone says so by itself.
             let _ = supervisor.lease(self.due);
@@ -282,7 +282,8 @@ impl<'a> Hold<'a> {
         output::note(format!("the lock is lost ({why}): ending the command"));
         self.lost = Some(why);
         let now = ClockPair::now();
-        self.due = Due { term: now, kill: self.due.kill.min(now.after(self.term.kill_after)) };
+        self.due =
+            Due { term: now, kill: self.due.kill.min(now.after(self.hold_limit.kill_after)) };
         if let Some(supervisor) = &mut self.supervisor {
             let _ = supervisor.end(self.due.kill);
         }
@@ -300,16 +301,16 @@ impl<'a> Hold<'a> {
 
     /// Says so when the time is over that the command may hold, whatever the lease.
     fn over(&self) -> Option<String> {
-        let longest = self.term.longest?;
+        let longest = self.hold_limit.longest?;
         // The supervisor acts --kill-after earlier, and the clock began to run a bit before `began`.
-        let early = self.term.kill_after + self.lead + longest / 20;
+        let early = self.hold_limit.kill_after + self.lead + longest / 20;
         let over = SteadyClock.now().since(self.began) + early >= longest;
-        let (option, longest) = (self.term.option, phrase::duration(longest));
+        let (option, longest) = (self.hold_limit.option, describe::duration(longest));
         over.then(|| format!("the time of {option} ({longest}) is over"))
     }
 
     /// The command is never unguarded for long.
-    fn replace_supervisor(&mut self) -> Result<(), Failure> {
+    fn replace_supervisor(&mut self) -> Result<(), ExitError> {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.bury();
         }
@@ -322,7 +323,7 @@ impl<'a> Hold<'a> {
             }
             Err(error) => {
                 self.group.signal(Signal::KILL);
-                Err(Failure::os("cannot start another supervisor", error))
+                Err(ExitError::os("cannot start another supervisor", error))
             }
         }
     }

@@ -15,8 +15,8 @@ use rustix::fs::{Access, access};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use super::role;
-use crate::args::take::Leftovers;
-use crate::exit::{Failure, cannot_run, code};
+use crate::args::acquire::Leftovers;
+use crate::exit::{ExitError, cannot_run, code};
 use crate::output;
 use crate::system::{self, contain};
 
@@ -75,7 +75,7 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
 
 /// Looks for the command the way `execvp` does, so that a missing one is told before the lock is
 /// waited for.
-pub(crate) fn find(command: &OsStr) -> Result<PathBuf, Failure> {
+pub(crate) fn find(command: &OsStr) -> Result<PathBuf, ExitError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     find_in(&path, command).map_err(|error| cannot_run(command, &error))
 }

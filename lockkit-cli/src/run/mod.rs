@@ -25,12 +25,12 @@ use std::time::Duration;
 use lockkit::{Error, Guard, LockManager};
 use tokio::time::timeout;
 
+use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
-use crate::args::take::{RunArgs, TakeArgs};
+use crate::args::acquire::{LockArgs, RunArgs};
 use crate::backend::Backend;
-use crate::exit::{Ending, Failure};
-use crate::take::{self, Take};
-use crate::{note, outage, output, phrase, system};
+use crate::exit::{Ending, ExitError};
+use crate::{describe, note, outage, output, system};
 use held::Held;
 use hold::Hold;
 use launch::Job;
@@ -41,7 +41,7 @@ use signals::Signals;
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// The verb.
-pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending, ExitError> {
     let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
     if args.forget {
         return once::forget(&backend, &args.name).await.map(Ending::Code);
@@ -49,10 +49,10 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
     let command = args.what.words();
     let backend = backend.for_command(&command[0]);
     let note = args.take.note.clone().unwrap_or_else(|| note::of_command(&command));
-    let options = TakeArgs { note: Some(note), ..args.take.clone() };
-    let take = Take::new(&args.name, &options, args.max_hold, false);
+    let options = LockArgs { note: Some(note), ..args.take.clone() };
+    let take = LockRequest::new(&args.name, &options, args.max_hold, false);
     take.rehearse(&backend).await?;
-    let term = Term::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
+    let hold_limit = HoldLimit::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
     system::is_usable()?;
     launch::find(&command[0])?;
     let held = held::held();
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
         let environment = environment(&guard, held, &backend, &take)?;
         let (contained, leftovers) = (args.contain, args.leftovers);
         let job = Job { command, environment, contained, leftovers };
-        let ended = under(&locks, &guard, term, &job, &mut signals).await?;
+        let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
             once.decide(&guard).await?;
         }
@@ -88,13 +88,13 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
     if result.is_ok() {
         let _ = timeout(LAST_WORD, told).await;
     }
-    take::close_after(&locks, &result).await;
+    acquire::close_after(&locks, &result).await;
     result
 }
 
 /// How long a command may hold, and how it is ended.
 #[derive(Clone, Copy, Debug)]
-struct Term {
+struct HoldLimit {
     /// The time between SIGTERM and SIGKILL.
     kill_after: Duration,
     /// The longest that it may hold at a time.
@@ -103,20 +103,20 @@ struct Term {
     option: &'static str,
 }
 
-impl Term {
+impl HoldLimit {
     fn new(
         option: &'static str,
         longest: Option<Duration>,
         kill_after: Option<Duration>,
         ttl: Duration,
-    ) -> Result<Self, Failure> {
-        let said = phrase::duration;
+    ) -> Result<Self, ExitError> {
+        let said = describe::duration;
         let shortest = longest.map_or(ttl, |longest| longest.min(ttl));
         let kill_after = match (kill_after, longest) {
             (None, _) => Duration::from_secs(5).min(shortest / 4),
             // Renewals come at a third of the ttl: more would end the command between two of them.
             (Some(asked), _) if asked >= ttl / 3 => {
-                return Err(Failure::usage(format!(
+                return Err(ExitError::usage(format!(
                     "--kill-after of {} is too long for a ttl of {}: it must be less than a third \
                      of it",
                     said(asked),
@@ -124,7 +124,7 @@ impl Term {
                 )));
             }
             (Some(asked), Some(longest)) if asked >= longest => {
-                return Err(Failure::usage(format!(
+                return Err(ExitError::usage(format!(
                     "--kill-after of {} leaves nothing of a {option} of {}: it must be less",
                     said(asked),
                     said(longest)
@@ -141,8 +141,8 @@ fn environment(
     guard: &Guard,
     held: Vec<Held>,
     backend: &Backend,
-    take: &Take<'_>,
-) -> Result<Vec<(&'static str, Option<String>)>, Failure> {
+    take: &LockRequest<'_>,
+) -> Result<Vec<(&'static str, Option<String>)>, ExitError> {
     let one = Held::new(backend, guard.mode(), take.name, guard.token()?);
     Ok(nested::environment(held, one, backend))
 }
@@ -151,29 +151,29 @@ fn environment(
 async fn under(
     locks: &LockManager,
     guard: &Guard,
-    term: Term,
+    hold_limit: HoldLimit,
     job: &Job,
     signals: &mut Signals,
-) -> Result<hold::Outcome, Failure> {
+) -> Result<hold::Outcome, ExitError> {
     let token = guard.token()?;
-    // The lease of a lock that was waited for counts from the last renewal in line: of a short one,
+    // The lease of a lock that was waited for counts from the last renewal in the queue: of a short one,
     // so little may be left that the command would be ended before the first renewal.
     if guard.remaining() < guard.granted_ttl() / 3 * 2 {
         guard.renew().await?;
     }
-    let subject = phrase::subject(guard.mode().space(), guard.name().as_str());
+    let subject = describe::subject(guard.mode().space(), guard.name().as_str());
     output::detail(format!("acquired {subject} with token {token}"));
-    match Hold::begin(locks.clone(), guard.lease(), term, job, signals) {
+    match Hold::begin(locks.clone(), guard.lease(), hold_limit, job, signals) {
         Ok(hold) => hold.until_the_end().await,
-        Err(error) => Err(Failure::os("cannot start the command", error)),
+        Err(error) => Err(ExitError::os("cannot start the command", error)),
     }
 }
 
 /// Releases, and finds how to end.
-async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<Ending, Failure> {
+async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<Ending, ExitError> {
     let lost = |why: &dyn std::fmt::Display| {
         let sentence = format!("the lock {name:?} was lost while the command ran: {why}");
-        Failure::new(crate::exit::code::LOST, sentence)
+        ExitError::new(crate::exit::code::LOST, sentence)
     };
     let released = guard.release().await;
     if let Some(why) = ended.lost {
@@ -198,18 +198,18 @@ mod tests {
     #[test]
     fn kill_after_is_five_seconds_or_a_quarter_and_less_than_a_third() {
         let seconds = Duration::from_secs;
-        let term = |longest, asked, ttl| {
-            let term = Term::new("--max-hold", longest, asked, seconds(ttl));
-            term.map(|term| term.kill_after)
+        let hold_limit = |longest, asked, ttl| {
+            let hold_limit = HoldLimit::new("--max-hold", longest, asked, seconds(ttl));
+            hold_limit.map(|hold_limit| hold_limit.kill_after)
         };
-        assert_eq!(term(None, None, 30).unwrap(), seconds(5));
-        assert_eq!(term(None, None, 8).unwrap(), seconds(2));
-        assert_eq!(term(Some(seconds(4)), None, 30).unwrap(), seconds(1));
-        assert_eq!(term(Some(seconds(60)), None, 30).unwrap(), seconds(5));
-        assert_eq!(term(None, Some(seconds(9)), 30).unwrap(), seconds(9));
-        assert_eq!(term(Some(seconds(10)), Some(seconds(9)), 30).unwrap(), seconds(9));
+        assert_eq!(hold_limit(None, None, 30).unwrap(), seconds(5));
+        assert_eq!(hold_limit(None, None, 8).unwrap(), seconds(2));
+        assert_eq!(hold_limit(Some(seconds(4)), None, 30).unwrap(), seconds(1));
+        assert_eq!(hold_limit(Some(seconds(60)), None, 30).unwrap(), seconds(5));
+        assert_eq!(hold_limit(None, Some(seconds(9)), 30).unwrap(), seconds(9));
+        assert_eq!(hold_limit(Some(seconds(10)), Some(seconds(9)), 30).unwrap(), seconds(9));
         for (longest, asked) in [(None, 10), (Some(seconds(9)), 9)] {
-            let refused = term(longest, Some(seconds(asked)), 30).unwrap_err();
+            let refused = hold_limit(longest, Some(seconds(asked)), 30).unwrap_err();
             assert_eq!(refused.ending, Ending::Code(code::USAGE));
         }
     }

@@ -6,8 +6,8 @@ use lockkit::{Mode, Space, Token};
 
 use super::held::{HELD, Held};
 use crate::backend::Backend;
-use crate::exit::Failure;
-use crate::phrase;
+use crate::describe;
+use crate::exit::ExitError;
 
 impl Held {
     pub(crate) fn new(backend: &Backend, mode: Mode, name: &str, token: Token) -> Self {
@@ -23,26 +23,26 @@ impl Held {
     }
 
     /// The token, for a register in that backend; an error where it would not fence.
-    pub(crate) fn fences(&self, backend: &Backend) -> Result<Token, Failure> {
+    pub(crate) fn fences(&self, backend: &Backend) -> Result<Token, ExitError> {
         if self.mode != Mode::Exclusive.as_str() {
             let sentence = match self.space() {
                 Space::Semaphore => "permits of a semaphore do not fence: use a lock",
                 Space::Lock => "a reader's token does not fence: take the lock without --shared",
             };
-            return Err(Failure::usage(sentence));
+            return Err(ExitError::usage(sentence));
         }
         self.is_in(backend, "and its token does not fence")?;
-        let none = || Failure::usage("LOCKKIT_HELD has no token: leave it as lockkit made it");
+        let none = || ExitError::usage("LOCKKIT_HELD has no token: leave it as lockkit made it");
         Token::new(self.token).ok_or_else(none)
     }
 
     /// Refuses another backend or prefix than that of the lock, in which this is `so`.
-    pub(crate) fn is_in(&self, backend: &Backend, so: &str) -> Result<(), Failure> {
+    pub(crate) fn is_in(&self, backend: &Backend, so: &str) -> Result<(), ExitError> {
         let (here, prefix) = (backend.shown(), backend.prefix());
         if (&*self.backend, &*self.prefix) == (&*here, prefix) {
             return Ok(());
         }
-        Err(Failure::usage(format!(
+        Err(ExitError::usage(format!(
             "the lock that this runs under is in {} with the prefix {:?}, {so} in {here} with the \
              prefix {prefix:?}: leave --url and --prefix out, or give those of the lock",
             self.backend, self.prefix
@@ -56,7 +56,7 @@ pub(crate) fn refuse(
     backend: &Backend,
     space: Space,
     name: &str,
-) -> Result<(), Failure> {
+) -> Result<(), ExitError> {
     let same = |one: &Held| {
         one.name == name
             && one.space() == space
@@ -65,10 +65,10 @@ pub(crate) fn refuse(
     };
     match held.iter().any(same) {
         false => Ok(()),
-        true => Err(Failure::usage(format!(
+        true => Err(ExitError::usage(format!(
             "this already runs under {}, and would wait for itself: run it without lockkit, or use \
              another name (LOCKKIT_HELD says so: what outlived its lock can unset it)",
-            phrase::subject(space, name)
+            describe::subject(space, name)
         ))),
     }
 }

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 use lockkit::{Guard, LockManager};
 
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
-use crate::{output, phrase, take};
+use crate::exit::{ExitError, code};
+use crate::{acquire, describe, output};
 
 /// `run --once --forget`.
-pub(super) async fn forget(backend: &Backend, name: &str) -> Result<u8, Failure> {
+pub(super) async fn forget(backend: &Backend, name: &str) -> Result<u8, ExitError> {
     lockkit::Name::new(name)?;
     let locks = backend.connect().await?;
     let forgotten = locks.once(name).forget().await;
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     forgotten?;
     output::note(format!("{name:?} counts as not done"));
     Ok(0)
@@ -36,19 +36,19 @@ impl<'a> Once<'a> {
     }
 
     /// Whether it was done; says by whom.
-    pub(super) async fn is_decided(&self) -> Result<bool, Failure> {
+    pub(super) async fn is_decided(&self) -> Result<bool, ExitError> {
         let Some(decision) = self.once.decision().await? else {
             return Ok(false);
         };
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(decision.at_unix_ms);
         let ago = SystemTime::now().duration_since(since).unwrap_or_default();
-        let (name, by, ago) = (self.name, &decision.by, phrase::duration(ago));
+        let (name, by, ago) = (self.name, &decision.by, describe::duration(ago));
         output::note(format!("{name:?} was done by {by} {ago} ago: nothing to do"));
         Ok(true)
     }
 
     /// Notes that it is done.
-    pub(super) async fn decide(&self, guard: &Guard) -> Result<(), Failure> {
+    pub(super) async fn decide(&self, guard: &Guard) -> Result<(), ExitError> {
         match self.once.decide(guard, "0").await {
             Ok(_) => Ok(()),
             Err(error) => {
@@ -56,7 +56,7 @@ impl<'a> Once<'a> {
                 let sentence = format!(
                     "the command is done, but that could not be noted ({error}): {name:?} may run again"
                 );
-                Err(Failure::new(code::UNAVAILABLE, sentence))
+                Err(ExitError::new(code::UNAVAILABLE, sentence))
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 
-use crate::exit::{Ending, Failure, code};
+use crate::exit::{Ending, ExitError, code};
 use crate::output;
 use crate::system;
 
@@ -52,7 +52,7 @@ pub(super) fn stand_in(folder: &Path, pause: Duration) -> Vec<OsString> {
 }
 
 /// Does what a role does by an async function, to its end.
-pub(crate) fn asynchronously(work: impl Future<Output = Result<Ending, Failure>>) -> ExitCode {
+pub(crate) fn asynchronously(work: impl Future<Output = Result<Ending, ExitError>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => {
@@ -60,7 +60,7 @@ pub(crate) fn asynchronously(work: impl Future<Output = Result<Ending, Failure>>
             runtime.shutdown_background();
             done
         }
-        Err(error) => Err(Failure::os("cannot begin", error)),
+        Err(error) => Err(ExitError::os("cannot begin", error)),
     };
     let ending = done.unwrap_or_else(|failure| {
         if let Some(sentence) = failure.sentence {

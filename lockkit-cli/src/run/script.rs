@@ -24,14 +24,14 @@ use tokio::time::{sleep, timeout};
 
 use super::launch::Job;
 use super::signals::Signals;
-use super::{Term, conclude, environment, held, nested, role, under};
-use crate::args::take::{HoldArgs, Leftovers};
-use crate::args::{BackendArgs, Cli, Verb};
+use super::{HoldLimit, conclude, environment, held, nested, role, under};
+use crate::acquire::{self, LockRequest};
+use crate::args::acquire::{HoldArgs, Leftovers};
+use crate::args::{BackendArgs, Cli, Command};
 use crate::backend::Backend;
-use crate::exit::{Ending, Failure, code};
+use crate::exit::{Ending, ExitError, code};
 use crate::output;
 use crate::system::{self, Process};
-use crate::take::{self, Take};
 
 /// Where the script writes its process id.
 const SCRIPT: &str = "script";
@@ -43,7 +43,7 @@ const COMPLETE: &str = "# complete";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The verb. Whatever comes of it, the script hears of it: `eval ""` would go on without the lock.
-pub(crate) fn hold() -> Result<Ending, Failure> {
+pub(crate) fn hold() -> Result<Ending, ExitError> {
     let ended = start();
     let ending = match &ended {
         Ok(ending) => *ending,
@@ -60,10 +60,10 @@ pub(crate) fn refuse(ending: Ending) {
     let _ = output::print(&format!("exit {}\n", ending.code()));
 }
 
-fn start() -> Result<Ending, Failure> {
+fn start() -> Result<Ending, ExitError> {
     system::is_usable()?;
     let folder = private_folder()?;
-    let failed = |e: io::Error| Failure::os("cannot start the keeper of the lock", e);
+    let failed = |e: io::Error| ExitError::os("cannot start the keeper of the lock", e);
     let mut keeper = role::myself("lockkit", role::KEEP)
         .arg(&folder)
         .args(std::env::args_os())
@@ -88,11 +88,11 @@ fn start() -> Result<Ending, Failure> {
     Ok(Ending::Code(if code == 0 { code::SOFTWARE } else { code }))
 }
 
-fn private_folder() -> Result<PathBuf, Failure> {
+fn private_folder() -> Result<PathBuf, ExitError> {
     let id = lockkit::driver::ClaimId::random().to_hex();
     let folder = std::env::temp_dir().join(format!("lockkit-{}", &id[..16]));
     let made = DirBuilder::new().mode(0o700).create(&folder);
-    made.map_err(|e| Failure::os(&format!("cannot make the folder {}", folder.display()), e))?;
+    made.map_err(|e| ExitError::os(&format!("cannot make the folder {}", folder.display()), e))?;
     Ok(folder)
 }
 
@@ -106,17 +106,17 @@ pub(crate) fn keeper(arguments: &[OsString]) -> ExitCode {
         return ExitCode::from(code::SOFTWARE);
     };
     output::set_verbosity(cli.verbosity());
-    let Verb::Hold(args) = &cli.verb else {
+    let Command::Hold(args) = &cli.verb else {
         return ExitCode::from(code::SOFTWARE);
     };
     role::asynchronously(async { keep(args, &cli.backend, Path::new(folder)).await })
 }
 
-async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<Ending, Failure> {
+async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<Ending, ExitError> {
     let mut backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
-    let take = Take::new(&args.name, &args.take, None, false);
+    let take = LockRequest::new(&args.name, &args.take, None, false);
     take.rehearse(&backend).await?;
-    let term = Term::new("--max-hold", None, None, backend.ttl())?;
+    let hold_limit = HoldLimit::new("--max-hold", None, None, backend.ttl())?;
     let held = held::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
@@ -125,7 +125,7 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
         let mut signals = Signals::ending()?;
         let guard = tokio::select! {
             guard = take.take(&locks, &mut signals) => guard?,
-            () = end_of_stdin() => return Err(Failure::silent(code::SOFTWARE)),
+            () = end_of_stdin() => return Err(ExitError::silent(code::SOFTWARE)),
         };
         backend.hand_on_by_file(folder)?;
         let variables = environment(&guard, held, &backend, &take)?;
@@ -134,18 +134,18 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
         }
         let file = quoted(&folder.join(SCRIPT).to_string_lossy());
         output::print(&format!("echo $$ >{file}\n{COMPLETE}\n"))?;
-        let command = role::stand_in(folder, term.kill_after);
+        let command = role::stand_in(folder, hold_limit.kill_after);
         let leftovers = Leftovers::End;
         let job = Job { command, environment: variables, contained: false, leftovers };
-        let ended = under(&locks, &guard, term, &job, &mut signals).await?;
+        let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
         conclude(guard, ended, &args.name).await
     }
     .await;
-    take::close_after(&locks, &result).await;
+    acquire::close_after(&locks, &result).await;
     result
 }
 
-fn print_variable(name: &str, value: Option<&str>) -> Result<(), Failure> {
+fn print_variable(name: &str, value: Option<&str>) -> Result<(), ExitError> {
     match value {
         Some(value) => output::print(&format!("{name}={}; export {name}\n", quoted(value))),
         None => output::print(&format!("unset {name}\n")),
@@ -174,7 +174,7 @@ pub(crate) fn stand_in(arguments: &[OsString]) -> ExitCode {
         let Ok(Some((pid, script))) = timeout(PATIENCE, script(Path::new(folder))).await else {
             return Ok(Ending::Code(0));
         };
-        let watched = script.try_clone().map_err(|e| Failure::os("the script", e))?;
+        let watched = script.try_clone().map_err(|e| ExitError::os("the script", e))?;
         let mut ended = tokio::task::spawn_blocking(move || watched.wait());
         tokio::select! {
             _ = &mut ended => return Ok(Ending::Code(0)),

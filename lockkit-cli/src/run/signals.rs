@@ -8,7 +8,7 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::exit::Failure;
+use crate::exit::ExitError;
 use crate::system::ignored_signals;
 
 /// What ends a wait, and is passed on to a command.
@@ -37,8 +37,8 @@ impl Signals {
 
     /// Catches what asks for an end. Made once, before the first wait, and handed from phase to
     /// phase: one that came between two of them is found in the next.
-    pub(crate) fn ending() -> Result<Self, Failure> {
-        Self::catch(&ENDING).map_err(|error| Failure::os("signals", error))
+    pub(crate) fn ending() -> Result<Self, ExitError> {
+        Self::catch(&ENDING).map_err(|error| ExitError::os("signals", error))
     }
 
     /// Whether this is one that asks for an end.

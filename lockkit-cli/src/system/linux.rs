@@ -14,7 +14,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::exit::{Failure, code};
+use crate::exit::{ExitError, code};
 
 /// This program, by the kernel's name for it: the file may have been replaced by an upgrade since
 /// this process started.
@@ -23,13 +23,13 @@ pub(crate) fn this_program() -> PathBuf {
 }
 
 /// Refuses to begin where the system lacks what this module needs.
-pub(crate) fn is_usable() -> Result<(), Failure> {
+pub(crate) fn is_usable() -> Result<(), ExitError> {
     match std::fs::metadata(this_program()) {
         Ok(_) => Ok(()),
         Err(_) => {
             let sentence = "/proc is not mounted here, and lockkit needs it to start the command \
                             under supervision: mount it (mount -t proc proc /proc)";
-            Err(Failure::new(code::OS, sentence))
+            Err(ExitError::new(code::OS, sentence))
         }
     }
 }

@@ -16,13 +16,13 @@ use lockkit::clock::{BootClock, Clock, Moment};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::exit::Failure;
+use crate::exit::ExitError;
 
 pub(crate) fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| "lockkit".into())
 }
 
-pub(crate) fn is_usable() -> Result<(), Failure> {
+pub(crate) fn is_usable() -> Result<(), ExitError> {
     Ok(())
 }
 

@@ -12,8 +12,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as Cells, Table, TableState, Wrap};
 
 use super::model::{Model, Prompt, Row, Target, View};
+use crate::describe;
 use crate::output::printable;
-use crate::phrase;
 
 /// From this width on, there is room for everything.
 const WIDE: u16 = 120;
@@ -212,7 +212,7 @@ fn line(
     palette: Palette,
 ) {
     let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
-    let subject = printable(&phrase::subject(space, name));
+    let subject = printable(&describe::subject(space, name));
     let Some(state) = model.shown() else {
         let text = if model.has_looked() { format!("{subject} is free") } else { subject };
         frame.render_widget(Paragraph::new(text).style(palette.bold()), title);
@@ -331,7 +331,7 @@ fn keys(frame: &mut Frame<'_>, palette: Palette) {
 fn confirmation(frame: &mut Frame<'_>, target: &Target, palette: Palette) {
     let Target { space, name, token, whose, .. } = target;
     let lines = [
-        format!("Break {}?", phrase::subject(*space, name)),
+        format!("Break {}?", describe::subject(*space, name)),
         format!("token {token}"),
         whose.clone(),
         String::new(),

@@ -18,11 +18,11 @@ use ratatui::DefaultTerminal;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use crate::args::BackendArgs;
-use crate::args::look::TopArgs;
+use crate::args::inspect::TopArgs;
 use crate::backend::Backend;
-use crate::exit::{Ending, Failure};
+use crate::exit::{Ending, ExitError};
 use crate::run::signals::Signals;
-use crate::{output, take};
+use crate::{acquire, output};
 use keys::Key;
 use model::{Effect, Model};
 use poll::Poller;
@@ -38,13 +38,13 @@ enum Event {
     Broke(Result<String, String>),
 }
 
-pub(crate) async fn top(args: &TopArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+pub(crate) async fn top(args: &TopArgs, backend: &BackendArgs) -> Result<Ending, ExitError> {
     if !args.beginning.is_empty() {
         Name::new(&args.beginning)?;
     }
     let backend = Backend::choose(backend)?;
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-        return Err(Failure::usage("top needs a terminal: use ls, show or watch in a script"));
+        return Err(ExitError::usage("top needs a terminal: use ls, show or watch in a script"));
     }
     let locks = backend.connect().await?;
     let mut signals = Signals::ending()?;
@@ -56,7 +56,7 @@ pub(crate) async fn top(args: &TopArgs, backend: &BackendArgs) -> Result<Ending,
     let ended = show(&mut screen.0, &mut model, &mut events, &poller, &mut signals).await;
     drop(screen);
     poller.stop();
-    take::close(&locks).await;
+    acquire::close(&locks).await;
     ended
 }
 
@@ -67,11 +67,11 @@ async fn show(
     events: &mut UnboundedReceiver<Event>,
     poller: &Poller,
     signals: &mut Signals,
-) -> Result<Ending, Failure> {
+) -> Result<Ending, ExitError> {
     let palette = draw::Palette { colored: output::colored() };
     loop {
         let drawn = screen.draw(|frame| draw::draw(frame, model, palette));
-        drawn.map_err(|error| Failure::os("cannot draw on the terminal", error))?;
+        drawn.map_err(|error| ExitError::os("cannot draw on the terminal", error))?;
         let event = tokio::select! {
             signal = signals.next() => return Ok(Ending::Signal(signal)),
             event = events.recv() => event,
@@ -108,8 +108,10 @@ async fn show(
 struct Screen(DefaultTerminal);
 
 impl Screen {
-    fn open() -> Result<Self, Failure> {
-        ratatui::try_init().map(Self).map_err(|error| Failure::os("cannot use the terminal", error))
+    fn open() -> Result<Self, ExitError> {
+        ratatui::try_init()
+            .map(Self)
+            .map_err(|error| ExitError::os("cannot use the terminal", error))
     }
 }
 

@@ -10,7 +10,7 @@ use lockkit::{Space, Token};
 
 use super::changes::{Changes, Id, id};
 use super::keys::Key;
-use crate::phrase;
+use crate::describe;
 
 /// The state of the view.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Model {
     pub(super) beginning: String,
     /// Name, holder or note contain this.
     pub(super) text: String,
-    pub(super) order: Order,
+    pub(super) order: SortKey,
     pub(super) view: View,
     pub(super) prompt: Option<Prompt>,
     /// What became of the last break.
@@ -76,7 +76,7 @@ pub(super) enum Effect {
 
 /// What stands first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SortKey {
     Age,
     LongestWait,
     Waiters,
@@ -113,7 +113,7 @@ impl Model {
             prefix: prefix.to_owned(),
             beginning: beginning.to_owned(),
             text: String::new(),
-            order: Order::Age,
+            order: SortKey::Age,
             view: View::List,
             prompt: None,
             message: None,
@@ -156,11 +156,11 @@ impl Model {
         rows.sort_by(|a, b| {
             let by_name = (a.state.name(), a.state.space()).cmp(&(b.state.name(), b.state.space()));
             let by = match self.order {
-                Order::Age => Reverse(a.held_for).cmp(&Reverse(b.held_for)),
-                Order::LongestWait => Reverse(a.longest_wait).cmp(&Reverse(b.longest_wait)),
-                Order::Waiters => Reverse(a.waiters).cmp(&Reverse(b.waiters)),
-                Order::Changes => b.rate.total_cmp(&a.rate),
-                Order::Name => by_name,
+                SortKey::Age => Reverse(a.held_for).cmp(&Reverse(b.held_for)),
+                SortKey::LongestWait => Reverse(a.longest_wait).cmp(&Reverse(b.longest_wait)),
+                SortKey::Waiters => Reverse(a.waiters).cmp(&Reverse(b.waiters)),
+                SortKey::Changes => b.rate.total_cmp(&a.rate),
+                SortKey::Name => by_name,
             };
             by.then(by_name)
         });
@@ -330,7 +330,7 @@ impl Model {
     }
 }
 
-impl Order {
+impl SortKey {
     fn next(self) -> Self {
         match self {
             Self::Age => Self::LongestWait,
@@ -354,9 +354,9 @@ impl Order {
 
 fn whose(claim: &ClaimState) -> String {
     match claim.held_for {
-        Some(held) => format!("held by {} for {}", claim.identity, phrase::duration(held)),
+        Some(held) => format!("held by {} for {}", claim.identity, describe::duration(held)),
         None => {
-            let waits = phrase::duration(claim.queued_for);
+            let waits = describe::duration(claim.queued_for);
             format!("{} waits for {waits}", claim.identity)
         }
     }

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::Event;
 use super::model::Target;
-use crate::args::look::TopArgs;
-use crate::phrase;
+use crate::args::inspect::TopArgs;
+use crate::describe;
 
 /// The task that asks, and what it is told.
 pub(super) struct Poller {
@@ -88,7 +88,7 @@ async fn go_on(
 
 async fn broken(locks: &LockManager, target: &Target) -> Result<String, String> {
     let Target { space, name, token, force, .. } = target;
-    let subject = phrase::subject(*space, name);
+    let subject = describe::subject(*space, name);
     match locks.break_lock(*space, name, *token, *force, Some("lockkit top")).await {
         Ok(true) => Ok(match force {
             BreakMode::Forced => format!("broke {subject}, token {token}: it has moved on"),

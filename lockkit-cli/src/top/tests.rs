@@ -10,7 +10,7 @@ use ratatui::backend::TestBackend;
 
 use super::draw::{Palette, draw, short};
 use super::keys::Key;
-use super::model::{Effect, Model, Order, Prompt, View};
+use super::model::{Effect, Model, Prompt, SortKey, View};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -82,7 +82,7 @@ fn locks_are_sorted_by_age_and_by_what_s_asks_for() {
         model.press(Key::Char('s'));
         orders.push(model.order);
     }
-    use Order::{Age, Changes, LongestWait, Name, Waiters};
+    use SortKey::{Age, Changes, LongestWait, Name, Waiters};
     assert_eq!(orders, [LongestWait, Waiters, Changes, Name, Age]);
     model.order = Name;
     assert_eq!(names(&model), ["middle", "old", "young"]);
@@ -158,7 +158,7 @@ fn the_chosen_lock_stays_chosen_when_rows_move() {
     model.press(Key::Down);
     let chosen = |model: &Model| names(model)[model.chosen_row(&model.rows()).unwrap()].clone();
     assert_eq!(chosen(&model), "middle");
-    model.order = Order::Name;
+    model.order = SortKey::Name;
     assert_eq!(chosen(&model), "middle");
     for (key, name) in [(Key::Last, "young"), (Key::First, "middle"), (Key::PageDown, "young")] {
         model.press(key);

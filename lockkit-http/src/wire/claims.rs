@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::RenewOutcome;
 use super::{ms_up, text};
 
-/// A claim: what a client puts into the line of a lock, and what it renews and releases. The client
+/// A claim: what a client puts into the queue of a lock, and what it renews and releases. The client
 /// makes it, keeps it, and sends the same with every request about it.
 ///
 /// ```
@@ -31,27 +31,27 @@ pub struct Claim {
     /// 128 random bits as 32 lower-case hexadecimal digits, new for every claim. A secret: who has
     /// it can renew and release. A request with the same id is the same request again.
     pub id: String,
-    /// Guarantee the locks of one application apart from another's.
+    /// Keeps the locks of one application apart from another's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The name of the lock or semaphore: 1 to 512 bytes without control characters.
     pub name: String,
-    /// How it shares.
+    /// Its mode.
     #[serde(default)]
-    pub mode: Kind,
+    pub mode: ModeKind,
     /// With mode `permits`: how many it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
     /// With mode `permits`: how many there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How long it holds without being renewed.
+    /// The TTL while it holds.
     #[serde(default = "Claim::default_ttl_ms")]
     pub ttl_ms: u64,
-    /// How long it stays in line without being renewed.
+    /// The TTL while it waits.
     #[serde(default = "Claim::default_wait_ttl_ms")]
     pub wait_ttl_ms: u64,
-    /// Who asks, for people.
+    /// The client, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ClientIdentity>,
     /// Why, for people.
@@ -59,20 +59,20 @@ pub struct Claim {
     pub note: Option<String>,
 }
 
-/// How a claim shares.
+/// The mode of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Nobody beside it.
+pub enum ModeKind {
+    /// No other claim.
     #[default]
     Exclusive,
-    /// Other shared claims beside it.
+    /// Other shared claims may hold, too.
     Shared,
     /// Some permits of a semaphore.
     Permits,
 }
 
-impl Kind {
+impl ModeKind {
     /// A mode, taken apart: with permits and limit, where it has them.
     pub(super) fn of(mode: Mode) -> (Self, Option<u32>, Option<u32>) {
         match mode {
@@ -94,7 +94,7 @@ impl Claim {
 
     /// What is sent for a claim of the driver trait.
     pub fn of(claim: &DriverClaim) -> Self {
-        let (mode, permits, limit) = Kind::of(claim.mode);
+        let (mode, permits, limit) = ModeKind::of(claim.mode);
         Self {
             id: claim.id.to_hex(),
             prefix: claim.key.namespace.as_str().to_owned(),
@@ -109,13 +109,13 @@ impl Claim {
         }
     }
 
-    /// How it shares, checked.
+    /// Its mode, checked.
     pub fn mode(&self) -> Result<Mode, Error> {
         match (self.mode, self.permits, self.limit) {
-            (Kind::Exclusive, None, None) => Ok(Mode::Exclusive),
-            (Kind::Shared, None, None) => Ok(Mode::Shared),
-            (Kind::Permits, Some(permits), Some(limit)) => Ok(Mode::Permits { permits, limit }),
-            (Kind::Permits, ..) => Err(Error::config(
+            (ModeKind::Exclusive, None, None) => Ok(Mode::Exclusive),
+            (ModeKind::Shared, None, None) => Ok(Mode::Shared),
+            (ModeKind::Permits, Some(permits), Some(limit)) => Ok(Mode::Permits { permits, limit }),
+            (ModeKind::Permits, ..) => Err(Error::config(
                 "a claim of mode permits says how many (permits) of how many (limit)",
             )),
             _ => Err(Error::config("permits and limit go with the mode permits only")),
@@ -146,27 +146,27 @@ impl Claim {
     }
 }
 
-/// `POST /v1/acquire`: puts a claim in line.
+/// `POST /v1/acquire`: puts a claim into the queue.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Acquire;
+/// use lockkit_http::wire::AcquireBody;
 ///
 /// let json = r#"
 ///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
 ///      "wait_ms": 5000}
 /// "#;
-/// let it: Acquire = serde_json::from_str(json)?;
+/// let it: AcquireBody = serde_json::from_str(json)?;
 /// assert_eq!(it.wait_ms, 5000);
 /// assert!(!it.no_wait);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Acquire {
+pub struct AcquireBody {
     /// The claim.
     pub claim: Claim,
-    /// Whether it leaves at once when it cannot hold at once, without ever having been in line.
+    /// Whether it leaves at once when it cannot hold at once, without ever having been in the queue.
     #[serde(default)]
     pub no_wait: bool,
     /// Whether the semaphore's limit may be changed by `resize`: then more permits than the limit
@@ -182,20 +182,20 @@ pub struct Acquire {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Wait;
+/// use lockkit_http::wire::WaitBody;
 ///
 /// let json = r#"
 ///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
 ///      "wait_ms": 25000}
 /// "#;
-/// let it: Wait = serde_json::from_str(json)?;
+/// let it: WaitBody = serde_json::from_str(json)?;
 /// assert_eq!(it.claim.name, "invoice/42");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wait {
-    /// The claim, which [`Acquire`] put in line.
+pub struct WaitBody {
+    /// The claim, which [`AcquireBody`] put into the queue.
     pub claim: Claim,
     /// How long the answer may wait: 25 s at most.
     #[serde(default)]
@@ -206,18 +206,18 @@ pub struct Wait {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::ClaimOnly;
+/// use lockkit_http::wire::ClaimBody;
 ///
 /// let json = r#"
 ///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}}
 /// "#;
-/// let it: ClaimOnly = serde_json::from_str(json)?;
+/// let it: ClaimBody = serde_json::from_str(json)?;
 /// assert_eq!(it.claim.name, "invoice/42");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ClaimOnly {
+pub struct ClaimBody {
     /// The claim.
     pub claim: Claim,
 }
@@ -226,18 +226,18 @@ pub struct ClaimOnly {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Renew;
+/// use lockkit_http::wire::RenewBody;
 ///
 /// let json = r#"
 ///     {"claims": [{"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}]}
 /// "#;
-/// let it: Renew = serde_json::from_str(json)?;
+/// let it: RenewBody = serde_json::from_str(json)?;
 /// assert_eq!(it.claims.len(), 1);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Renew {
+pub struct RenewBody {
     /// The claims; [`RenewOutcome`] has one answer for each, in the same order.
     pub claims: Vec<Claim>,
 }
@@ -246,19 +246,19 @@ pub struct Renew {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Shorten;
+/// use lockkit_http::wire::ShortenBody;
 ///
 /// let json = r#"
 ///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
 ///      "ttl_ms": 5000}
 /// "#;
-/// let it: Shorten = serde_json::from_str(json)?;
+/// let it: ShortenBody = serde_json::from_str(json)?;
 /// assert_eq!(it.ttl_ms, 5000);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shorten {
+pub struct ShortenBody {
     /// The claim.
     pub claim: Claim,
     /// How long it holds from now on.
@@ -269,19 +269,19 @@ pub struct Shorten {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Raise;
+/// use lockkit_http::wire::RaiseBody;
 ///
 /// let json = r#"
 ///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
 ///      "token": "41"}
 /// "#;
-/// let it: Raise = serde_json::from_str(json)?;
+/// let it: RaiseBody = serde_json::from_str(json)?;
 /// assert_eq!(it.token.get(), 41);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Raise {
+pub struct RaiseBody {
     /// The claim.
     pub claim: Claim,
     /// What its token is to be at least.
@@ -320,10 +320,10 @@ pub struct BatchBody {
 pub struct BatchAcquire {
     /// The claim.
     pub claim: Claim,
-    /// As in [`Acquire`].
+    /// As in [`AcquireBody`].
     #[serde(default)]
     pub no_wait: bool,
-    /// As in [`Acquire`].
+    /// As in [`AcquireBody`].
     #[serde(default, skip_serializing_if = "is_false")]
     pub resizable: bool,
 }

@@ -4,12 +4,12 @@ use lockkit_core::state::{self, LockState};
 use lockkit_core::{BreakRecord, ClientIdentity, Token};
 use serde::{Deserialize, Serialize};
 
-use super::claims::Kind;
-use super::looking::Key;
+use super::claims::ModeKind;
+use super::inspect::Key;
 use super::registers::Register;
 use super::text;
 
-/// `POST /v1/watch`: answered with a [`Line`] or a [`Loaded`](super::Loaded) for the present state,
+/// `POST /v1/watch`: answered with a [`QueueState`] or a [`Loaded`](super::Loaded) for the present state,
 /// and one for each state that the service sees later, each in a line of its own. An empty line says
 /// that the stream goes on; a [`Problem`](super::Problem) is the last one.
 ///
@@ -35,33 +35,33 @@ pub enum Watch {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Line;
+/// use lockkit_http::wire::QueueState;
 ///
 /// let json = r#"
 ///     {"line": [{"token": "42", "mode": "exclusive", "holds": true, "broken": false,
 ///       "holder": {"host": "web-1", "pid": 4711, "program": "billing"}}]}
 /// "#;
-/// let it: Line = serde_json::from_str(json)?;
+/// let it: QueueState = serde_json::from_str(json)?;
 /// assert!(it.line[0].holds);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct QueueState {
     /// The live claims in their order; those that hold come first.
-    pub line: Vec<InLine>,
+    pub line: Vec<QueuedClaim>,
     /// As in [`Lock`](super::Lock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_break: Option<BreakRecord>,
 }
 
-/// One claim of a [`Line`].
+/// One claim of a [`QueueState`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct InLine {
+pub struct QueuedClaim {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
-    pub mode: Kind,
+    /// Its mode.
+    pub mode: ModeKind,
     /// Of a semaphore: how many it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
@@ -79,26 +79,26 @@ pub struct InLine {
     pub note: Option<String>,
 }
 
-impl Line {
+impl QueueState {
     /// What is sent for a state.
     pub fn of(state: &LockState) -> Self {
-        let line = state.line.iter().map(InLine::of).collect();
+        let line = state.line.iter().map(QueuedClaim::of).collect();
         Self { line, last_break: state.last_break.clone() }
     }
 }
 
-impl InLine {
-    fn of(standing: &state::ClaimState) -> Self {
-        let (mode, permits, limit) = Kind::of(standing.mode);
+impl QueuedClaim {
+    fn of(claim: &state::ClaimState) -> Self {
+        let (mode, permits, limit) = ModeKind::of(claim.mode);
         Self {
-            token: standing.token,
+            token: claim.token,
             mode,
             permits,
             limit,
-            holds: standing.held_for.is_some(),
-            broken: standing.broken,
-            holder: standing.identity.clone(),
-            note: standing.note.clone(),
+            holds: claim.held_for.is_some(),
+            broken: claim.broken,
+            holder: claim.identity.clone(),
+            note: claim.note.clone(),
         }
     }
 }

@@ -13,77 +13,81 @@ use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
 use crate::body::Body;
-use crate::caller::{Caller, Who};
-use crate::places::Place;
-use crate::response::{Answer, Refusal, log};
-use crate::service::{Service, based, no_result, unbased};
+use crate::caller::{Caller, CallerId};
+use crate::quota::QuotaPermit;
+use crate::response::{Answer, ErrorResponse, log};
+use crate::service::{Service, no_result, with_offset, without_offset};
 
-type Result<T> = std::result::Result<Answer<T>, Refusal>;
+type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
 
 pub(crate) async fn acquire(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Acquire>,
+    Body(request): Body<wire::AcquireBody>,
 ) -> Result<wire::ClaimStatus> {
     let received = service.driver().clock().now();
     let claim = to_acquire(service.claim(&caller, request.claim)?, request.resizable)?;
-    let about = About::of(&service, received, claim).await?;
+    let about = ClaimRequest::of(&service, received, claim).await?;
     let place = place(&service, &caller, request.wait_ms)?;
     let acquire = Acquire { claim: about.claim.clone(), patience: patience(request.no_wait) };
     let answer = service.acquire(acquire).await?;
     let queued = matches!(answer.result, Acquisition::Queued { .. });
-    let answer = answer.map(|answer| acquired(answer, about.base));
+    let answer = answer.map(|answer| acquired(answer, about.offset));
     let state = wire::ClaimStatus::of_acquisition(answer, about.received);
     match place {
-        Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
-        _ => Ok(stands(state)),
+        Some(place) if queued => {
+            wait_for_grant(&service, &about, place, request.wait_ms, state).await
+        }
+        _ => Ok(with_status(state)),
     }
 }
 
 pub(crate) async fn wait(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Wait>,
+    Body(request): Body<wire::WaitBody>,
 ) -> Result<wire::ClaimStatus> {
-    let about = About::new(&service, &caller, request.claim).await?;
+    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
     let place = place(&service, &caller, request.wait_ms)?;
     let renewal = service.driver().renew_single(&about.claim).await?;
     let queued = matches!(renewal, Renewal::Waits { .. });
-    let state = wire::ClaimStatus::of_renewal(renewed(renewal, about.base), about.received);
+    let state = wire::ClaimStatus::of_renewal(renewed(renewal, about.offset), about.received);
     match place {
-        Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
-        _ => Ok(stands(state)),
+        Some(place) if queued => {
+            wait_for_grant(&service, &about, place, request.wait_ms, state).await
+        }
+        _ => Ok(with_status(state)),
     }
 }
 
-/// A place to wait at, for a request that may wait: taken before the claim is put in line, so that
+/// A place to wait at, for a request that may wait: taken before the claim is put into the queue, so that
 /// a refusal has done nothing.
 fn place(
     service: &Service,
     caller: &Caller,
     wait_ms: u64,
-) -> std::result::Result<Option<Place<Who>>, Refusal> {
-    (wait_ms > 0).then(|| service.place(caller)).transpose()
+) -> std::result::Result<Option<QuotaPermit<CallerId>>, ErrorResponse> {
+    (wait_ms > 0).then(|| service.wait_permit(caller)).transpose()
 }
 
-/// Waits for the turn of a claim that is in line: `state`.
+/// Waits for the turn of a claim that is in the queue: `state`.
 ///
 /// The backend put it there, or renewed it, after the request was received. So a lease that it was
 /// given with its turn counts from later than that, and may be said to count from there.
-async fn turn(
+async fn wait_for_grant(
     service: &Service,
-    about: &About,
-    place: Place<Who>,
+    about: &ClaimRequest,
+    place: QuotaPermit<CallerId>,
     wait_ms: u64,
     state: wire::ClaimStatus,
 ) -> Result<wire::ClaimStatus> {
-    let About { received, claim, base } = about;
+    let ClaimRequest { received, claim, offset } = about;
     // Nothing renews it meanwhile: the client does, with its next request.
     let half = u64::try_from(claim.wait_ttl.as_millis() / 2).unwrap_or(u64::MAX);
     let heard = service.wait(&place, wait_ms.min(half), service.driver().granted(claim)).await;
-    Ok(stands(match heard {
+    Ok(with_status(match heard {
         Some(Ok(grant)) => {
-            wire::ClaimStatus::Held(wire::Grant::of(&based(grant, *base), *received, 0))
+            wire::ClaimStatus::Held(wire::Grant::of(&with_offset(grant, *offset), *received, 0))
         }
         Some(Err(Error::Lost { reason })) => wire::ClaimStatus::Ended(reason.into()),
         // The claim is in the queue.
@@ -95,7 +99,7 @@ async fn turn(
 pub(crate) async fn release(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::ClaimOnly>,
+    Body(request): Body<wire::ClaimBody>,
 ) -> Result<wire::Released> {
     let claim = service.claim(&caller, request.claim)?;
     Ok(Answer::ok(wire::Released::of(service.release(claim).await?)))
@@ -123,7 +127,7 @@ pub(crate) async fn batch(
     for wire::BatchAcquire { claim, no_wait, resizable } in request.acquires {
         let offset = match to_acquire(service.claim(&caller, claim)?, resizable) {
             Ok(claim) => {
-                let offset = service.base(&claim.key.namespace).await;
+                let offset = service.token_offset(&claim.key.namespace).await;
                 acquires.push(Acquire { claim, patience: patience(no_wait) });
                 Ok(offset.map_err(BatchError::refused)?)
             }
@@ -161,22 +165,22 @@ fn patience(no_wait: bool) -> Patience {
 pub(crate) async fn renew(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Renew>,
+    Body(request): Body<wire::RenewBody>,
 ) -> Result<wire::RenewOutcome> {
     let received = service.driver().clock().now();
     let mut claims = Vec::with_capacity(request.claims.len());
-    let mut bases = Vec::with_capacity(request.claims.len());
+    let mut offsets = Vec::with_capacity(request.claims.len());
     for claim in request.claims {
         let claim = service.claim(&caller, claim)?;
-        bases.push(service.base(&claim.key.namespace).await?);
+        offsets.push(service.token_offset(&claim.key.namespace).await?);
         claims.push(claim);
     }
     let answers = service.driver().renew_with_evidence(&claims).await?;
-    let answer = |(answer, base): (std::result::Result<Renewed, Error>, u64)| {
-        let based = |it: Renewed| Renewed { renewal: renewed(it.renewal, base), ..it };
-        answer.inspect_err(log).map(based)
+    let answer = |(answer, offset): (std::result::Result<Renewed, Error>, u64)| {
+        let with_offset = |it: Renewed| Renewed { renewal: renewed(it.renewal, offset), ..it };
+        answer.inspect_err(log).map(with_offset)
     };
-    let answers = answers.into_iter().zip(bases).map(answer).collect();
+    let answers = answers.into_iter().zip(offsets).map(answer).collect();
     Ok(Answer::ok(wire::RenewOutcome::of(answers, received)))
 }
 
@@ -184,43 +188,43 @@ pub(crate) async fn renew(
 pub(crate) async fn verify(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::ClaimOnly>,
+    Body(request): Body<wire::ClaimBody>,
 ) -> Result<wire::ClaimStatus> {
-    let about = About::new(&service, &caller, request.claim).await?;
+    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().renew_single(&about.claim).await?))
 }
 
 pub(crate) async fn downgrade(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::ClaimOnly>,
+    Body(request): Body<wire::ClaimBody>,
 ) -> Result<wire::ClaimStatus> {
-    let about = About::new(&service, &caller, request.claim).await?;
+    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().downgrade(&about.claim).await?))
 }
 
 pub(crate) async fn shorten(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Shorten>,
+    Body(request): Body<wire::ShortenBody>,
 ) -> Result<wire::ClaimStatus> {
     let ttl = Duration::from_millis(request.ttl_ms);
-    let about = About::new(&service, &caller, request.claim).await?;
+    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().shorten(&about.claim, ttl).await?))
 }
 
 pub(crate) async fn raise(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Raise>,
+    Body(request): Body<wire::RaiseBody>,
 ) -> Result<wire::ClaimStatus> {
-    let about = About::new(&service, &caller, request.claim).await?;
-    let token = unbased(request.token, about.base);
+    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
+    let token = without_offset(request.token, about.offset);
     if token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
         let detail = format!("a token is raised to {HIGHEST_RAISE} at most");
-        return Err(Refusal::new(Code::Invalid, detail));
+        return Err(ErrorResponse::new(Code::Invalid, detail));
     }
-    // One below the base is no more than any token here.
+    // One below the offset is no more than any token here.
     Ok(about.became(match token {
         Some(token) => service.driver().raise(&about.claim, token).await?,
         None => service.driver().renew_single(&about.claim).await?,
@@ -232,20 +236,20 @@ pub(crate) async fn raise(
 const HIGHEST_RAISE: u64 = 1 << 62;
 
 /// A request about one claim.
-struct About {
+struct ClaimRequest {
     /// When it was received: before anything was sent to the backend.
     received: Moment,
     claim: Arc<Claim>,
     /// What is added to the backend's tokens.
-    base: u64,
+    offset: u64,
 }
 
-impl About {
+impl ClaimRequest {
     async fn new(
         service: &Service,
         caller: &Caller,
         claim: wire::Claim,
-    ) -> std::result::Result<Self, Refusal> {
+    ) -> std::result::Result<Self, ErrorResponse> {
         let received = service.driver().clock().now();
         Self::of(service, received, service.claim(caller, claim)?).await
     }
@@ -254,34 +258,35 @@ impl About {
         service: &Service,
         received: Moment,
         claim: Arc<Claim>,
-    ) -> std::result::Result<Self, Refusal> {
+    ) -> std::result::Result<Self, ErrorResponse> {
         // Nothing was done for the claim yet.
-        let base = service.base(&claim.key.namespace).await.map_err(BatchError::refused)?;
-        Ok(Self { received, claim, base })
+        let offset =
+            service.token_offset(&claim.key.namespace).await.map_err(BatchError::refused)?;
+        Ok(Self { received, claim, offset })
     }
 
     /// The answer, where the driver answers as it does to a renewal.
     fn became(&self, renewal: Renewal) -> Answer<wire::ClaimStatus> {
-        stands(wire::ClaimStatus::of_renewal(renewed(renewal, self.base), self.received))
+        with_status(wire::ClaimStatus::of_renewal(renewed(renewal, self.offset), self.received))
     }
 }
 
-fn acquired(answer: Acquisition, base: u64) -> Acquisition {
+fn acquired(answer: Acquisition, offset: u64) -> Acquisition {
     match answer {
-        Acquisition::Granted(grant) => Acquisition::Granted(based(grant, base)),
+        Acquisition::Granted(grant) => Acquisition::Granted(with_offset(grant, offset)),
         other => other,
     }
 }
 
-fn renewed(answer: Renewal, base: u64) -> Renewal {
+fn renewed(answer: Renewal, offset: u64) -> Renewal {
     match answer {
-        Renewal::Holds(grant) => Renewal::Holds(based(grant, base)),
+        Renewal::Holds(grant) => Renewal::Holds(with_offset(grant, offset)),
         other => other,
     }
 }
 
 /// The state with its status.
-fn stands(state: wire::ClaimStatus) -> Answer<wire::ClaimStatus> {
+fn with_status(state: wire::ClaimStatus) -> Answer<wire::ClaimStatus> {
     let status = match &state {
         wire::ClaimStatus::Held(_) => StatusCode::OK,
         wire::ClaimStatus::Waiting { .. } => StatusCode::ACCEPTED,

@@ -9,11 +9,11 @@ use lockkit_http::wire;
 
 use crate::body::Body;
 use crate::caller::Caller;
-use crate::response::{Answer, Refusal};
+use crate::response::{Answer, ErrorResponse};
 use crate::service::Service;
-use crate::tokens::Verb;
+use crate::tokens::Permission;
 
-type Result<T> = std::result::Result<Answer<T>, Refusal>;
+type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
 
 pub(crate) async fn load(
     Shared(service): Shared<Service>,
@@ -21,7 +21,7 @@ pub(crate) async fn load(
     Body(at): Body<wire::Register>,
 ) -> Result<wire::Loaded> {
     let at = at.for_driver()?;
-    caller.check(Verb::Read, &at.namespace, &at.name)?;
+    caller.check(Permission::Read, &at.namespace, &at.name)?;
     let entry = registers(&service)?.load(&at).await?;
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
@@ -32,7 +32,7 @@ pub(crate) async fn store(
     Body(request): Body<wire::Store>,
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
-    caller.check(Verb::Lock, &at.namespace, &at.name)?;
+    caller.check(Permission::Lock, &at.namespace, &at.name)?;
     let outcome = registers(&service)?.write(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
@@ -43,7 +43,7 @@ pub(crate) async fn delete(
     Body(request): Body<wire::Delete>,
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
-    caller.check(Verb::Lock, &at.namespace, &at.name)?;
+    caller.check(Permission::Lock, &at.namespace, &at.name)?;
     let outcome = registers(&service)?.write(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
@@ -54,10 +54,10 @@ pub(crate) async fn changed(
     Body(request): Body<wire::ChangedRegister>,
 ) -> Result<wire::Loaded> {
     let at = request.register.for_driver()?;
-    caller.check(Verb::Read, &at.namespace, &at.name)?;
+    caller.check(Permission::Read, &at.namespace, &at.name)?;
     let registers = registers(&service)?;
     let change = registers.changed(&at, request.after.map(Version));
-    let place = service.place(&caller)?;
+    let place = service.wait_permit(&caller)?;
     let entry = match service.wait(&place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => registers.load(&at).await?,
@@ -71,7 +71,7 @@ pub(crate) async fn list(
     Body(request): Body<wire::ListRegisters>,
 ) -> Result<wire::RegisterPage> {
     let request = request.for_driver()?;
-    caller.check_names(Verb::Read, &request.namespace, &request.prefix)?;
+    caller.check_names(Permission::Read, &request.namespace, &request.prefix)?;
     let page = registers(&service)?.page(&request).await?;
     Ok(Answer::ok(wire::RegisterPage::of(page)))
 }
@@ -96,7 +96,7 @@ pub(crate) async fn prefixes(
     }
 }
 
-pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
+pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, ErrorResponse> {
     let unsupported = || service.driver().unsupported("registers").into();
     service.driver().registers().ok_or_else(unsupported)
 }

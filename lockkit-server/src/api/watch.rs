@@ -16,14 +16,14 @@ use lockkit_http::wire;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::looking::rebased;
+use super::inspect::state_with_offset;
 use super::registers::registers;
 use crate::body::Body;
-use crate::caller::{Caller, Who};
-use crate::places::Place;
-use crate::response::Refusal;
+use crate::caller::{Caller, CallerId};
+use crate::quota::QuotaPermit;
+use crate::response::ErrorResponse;
 use crate::service::Service;
-use crate::tokens::Verb;
+use crate::tokens::Permission;
 
 /// When a stream says that it goes on: proxies close connections on which nothing comes for long.
 const KEEP_ALIVE_MS: u64 = 15_000;
@@ -35,23 +35,23 @@ pub(crate) async fn watch(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Watch>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ErrorResponse> {
     let subject = match request {
         wire::Watch::Lock(key) => {
             let key = key.for_driver()?;
-            caller.check(Verb::Read, &key.namespace, &key.name)?;
-            let base = service.base(&key.namespace).await?;
+            caller.check(Permission::Read, &key.namespace, &key.name)?;
+            let offset = service.token_offset(&key.namespace).await?;
             let now = service.driver().inspect(&key).await?;
-            Subject::Lock { key, base, now }
+            Subject::Lock { key, offset, now }
         }
         wire::Watch::Register(register) => {
             let at = register.for_driver()?;
-            caller.check(Verb::Read, &at.namespace, &at.name)?;
+            caller.check(Permission::Read, &at.namespace, &at.name)?;
             let now = registers(&service)?.load(&at).await?;
             Subject::Register { at, now }
         }
     };
-    let place = service.place(&caller)?;
+    let place = service.wait_permit(&caller)?;
     let first = subject.line();
     let watching = Watching { service, subject, place, until: Instant::now() + LONGEST };
     let later = stream::unfold(Some(watching), |watching| async move { watching?.next().await });
@@ -63,13 +63,13 @@ pub(crate) async fn watch(
 struct Watching {
     service: Service,
     subject: Subject,
-    place: Place<Who>,
+    place: QuotaPermit<CallerId>,
     until: Instant,
 }
 
 /// What is watched, as it was when it was last looked at.
 enum Subject {
-    Lock { key: Key, base: u64, now: LockState },
+    Lock { key: Key, offset: u64, now: LockState },
     Register { at: RegisterKey, now: Option<Entry> },
 }
 
@@ -103,7 +103,9 @@ impl Subject {
 
     fn line(&self) -> Bytes {
         match self {
-            Self::Lock { now, base, .. } => line(&wire::Line::of(&rebased(now.clone(), *base))),
+            Self::Lock { now, offset, .. } => {
+                line(&wire::QueueState::of(&state_with_offset(now.clone(), *offset)))
+            }
             Self::Register { now, .. } => line(&wire::Loaded::of(now.clone())),
         }
     }

@@ -1,5 +1,6 @@
 //! The service from outside: one server over the memory driver, and whatever is sent to it.
 
+mod ambiguous;
 mod evidence;
 mod limits;
 mod nonsense;

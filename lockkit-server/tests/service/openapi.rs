@@ -74,7 +74,7 @@ fn every_field_and_word_on_the_wire_is_described() {
         "backend",
         "claims",
         "listing",
-        "looking",
+        "inspect",
         "problem",
         "registers",
         "status",

@@ -32,7 +32,7 @@ from ._errors import (
     Unavailable,
     Unsupported,
 )
-from ._lease import Lease, Lost
+from ._held_lock import HeldLock, Lost
 from ._once import Decision
 from ._registers import ANY
 from ._sync._group import Election, Once
@@ -41,7 +41,7 @@ from ._sync._locks import Locks, connect
 from ._sync._mutex import Mutex
 from ._sync._primitives import RwLock, Semaphore
 from ._sync._register import Register
-from ._wire import Entry, LockState, Standing
+from ._wire import Entry, LockState, ClaimState
 
 __all__ = [
     "ANY",
@@ -56,7 +56,7 @@ __all__ = [
     "Guard",
     "Holder",
     "Invalid",
-    "Lease",
+    "HeldLock",
     "LimitMismatch",
     "LockLost",
     "LockReleased",
@@ -71,7 +71,7 @@ __all__ = [
     "RwLock",
     "Semaphore",
     "Stale",
-    "Standing",
+    "ClaimState",
     "Unavailable",
     "Unsupported",
     "aio",

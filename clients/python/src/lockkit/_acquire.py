@@ -1,4 +1,4 @@
-"""One claim on its way into the line of a lock, until it holds or is taken out again."""
+"""One claim on its way into the queue of a lock, until it holds or is taken out again."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Request:
     max_hold: Optional[float] = None
 
 
-class Again:
-    """The claim was lost in line, or granted too late: ask with another one."""
+class RetryAcquire:
+    """The claim was lost in the queue, or granted too late: ask with another one."""
 
 
-AGAIN = Again()
-Came = Union["Hold", None, Again]
+RETRY = RetryAcquire()
+AcquireResult = Union["Hold", None, RetryAcquire]
 
 
 class Attempt:
@@ -63,23 +63,23 @@ class Attempt:
             note=request.note,
         )
         self._uncertain = False
-        """A request got no answer, and may yet put the claim in line."""
-        self._in_line = False
-        """The claim may be in line now."""
+        """A request got no answer, and may yet put the claim into the queue."""
+        self._queued = False
+        """The claim may be in the queue now."""
         self._asking = False
         """A request is under way."""
         self._round_trip = 0.0
 
-    async def run(self) -> Came:
+    async def run(self) -> AcquireResult:
         """The hold; ``None`` when the lock was busy. Raises ``Elapsed`` when the time is over."""
         try:
-            came = await self._enter()
-            while came is not None and isinstance(came[0], Waiting):
-                self._uncertain = self._uncertain or came[0].ambiguous > 0
-                came = await self._poll()
-            return AGAIN if came is None else await self._settled(*came)
+            result = await self._enter()
+            while result is not None and isinstance(result[0], Waiting):
+                self._uncertain = self._uncertain or result[0].ambiguous > 0
+                result = await self._poll()
+            return RETRY if result is None else await self._settled(*result)
         finally:
-            if self._in_line:
+            if self._queued:
                 self._engine.give_back(self._claim, self._uncertain or self._asking)
 
     async def _enter(self) -> Optional[Tuple[State, float]]:
@@ -92,14 +92,14 @@ class Attempt:
             # Later it may have been in line and have ended there: it must not revive.
             if failures and sent >= first + claim.wait_ttl:
                 return None
-            self._in_line = self._asking = True
+            self._queued = self._asking = True
             try:
                 body = {"claim": claim.json(), "no_wait": not self._wait}
-                came = await self._ask("/v1/acquire", body, state, claim.wait_ttl / 3)
+                result = await self._ask("/v1/acquire", body, state, claim.wait_ttl / 3)
             except Error as error:
                 self._asking = False
                 self._uncertain = self._uncertain or error.maybe_done
-                self._in_line = self._uncertain
+                self._queued = self._uncertain
                 if isinstance(error, (Unavailable, Refused)):
                     engine.check_open()
                 if not isinstance(error, Unavailable) or not self._wait:
@@ -109,10 +109,10 @@ class Attempt:
                 continue
             self._asking = False
             self._round_trip = engine.clock.now() - sent
-            return came, sent
+            return result, sent
 
     async def _poll(self) -> Tuple[State, float]:
-        """Asks how the claim stands, which waits for a change."""
+        """Asks for the state of the claim, which waits for a change."""
         engine, claim = self._engine, self._claim
         failures = 0
         while True:
@@ -129,30 +129,30 @@ class Attempt:
                 failures += 1
                 await engine.pause(error, failures, self._until)
 
-    async def _settled(self, came: State, sent: float) -> Came:
-        if isinstance(came, Held):
-            self._uncertain = self._uncertain or came.ambiguous > 0
-            return await self._granted(came, sent)
-        self._uncertain = self._uncertain or (isinstance(came, Busy) and came.ambiguous > 0)
-        self._in_line = self._uncertain
-        if isinstance(came, Busy):
-            return AGAIN if self._wait else None
-        if isinstance(came, Ended) and came.reason is LossReason.BROKEN:
-            raise LockLost(came.reason, came.broken)
-        return AGAIN
+    async def _settled(self, result: State, sent: float) -> AcquireResult:
+        if isinstance(result, Held):
+            self._uncertain = self._uncertain or result.ambiguous > 0
+            return await self._granted(result, sent)
+        self._uncertain = self._uncertain or (isinstance(result, Busy) and result.ambiguous > 0)
+        self._queued = self._uncertain
+        if isinstance(result, Busy):
+            return RETRY if self._wait else None
+        if isinstance(result, Ended) and result.reason is LossReason.BROKEN:
+            raise LockLost(result.reason, result.broken)
+        return RETRY
 
-    async def _granted(self, held: Held, sent: float) -> Came:
+    async def _granted(self, held: Held, sent: float) -> AcquireResult:
         record = self._record(held, sent)
         if record is not None and record.is_short(self._round_trip):
             record = await self._lengthened(record)
         if record is None:
-            return AGAIN
+            return RETRY
         hold = self._engine.holds(record)
-        self._in_line = False
+        self._queued = False
         return hold
 
     def _record(self, held: Held, sent: float) -> Optional[Record]:
-        """A lock that is valid; ``None`` where the answer came after the lease."""
+        """A lock that is valid; ``None`` where the answer result after the lease."""
         request = self._request
         how = (request.renewed, request.max_hold)
         record = Record(self._claim, self._engine.clock, self._uncertain, *how)
@@ -162,7 +162,7 @@ class Attempt:
         """Renews a lease of which so little is left that its first use might fail; asks so until it
         is over: one that waited for an hour does not give up its lock for a lost packet.
 
-        Nobody has been told of the lock yet, so an answer may come after the deadline of the first
+        The caller does not have the lock yet, so an answer may come after the deadline of the first
         one: what it says counts from its own request.
         """
         engine, failures = self._engine, 0
@@ -171,8 +171,8 @@ class Attempt:
             sent, body = engine.clock.now(), {"claims": [self._claim.json()]}
             try:
                 (answer,) = await self._ask("/v1/renew", body, renewals, self._claim.ttl)
-                came = state(answer)
-                return self._record(came, sent) if isinstance(came, Held) else None
+                result = state(answer)
+                return self._record(result, sent) if isinstance(result, Held) else None
             except Unavailable as error:
                 engine.check_open()
                 failures += 1
@@ -197,15 +197,15 @@ class Attempt:
         return await self._engine.ask(path, body, read, limit, self._until, waiting=True)
 
 
-async def acquire(engine: "Engine", request: Request, limit: Optional[float]) -> Came:
+async def acquire(engine: "Engine", request: Request, limit: Optional[float]) -> AcquireResult:
     """The lock, within so many seconds: 0 does not wait, ``None`` waits for good."""
     until = math.inf if not limit else engine.loop.time() + limit
     first, attempts = engine.clock.now(), 0
     while True:
-        came = await Attempt(engine, request, limit != 0, until).run()
-        if not isinstance(came, Again):
-            return came
+        result = await Attempt(engine, request, limit != 0, until).run()
+        if not isinstance(result, RetryAcquire):
+            return result
         if limit == 0 and engine.clock.now() >= first + request.ttl:
-            raise Unavailable("the answer came after the lease that it granted was over")
+            raise Unavailable("the answer result after the lease that it granted was over")
         attempts += 1
         await engine.sleep(backoff(attempts), until)

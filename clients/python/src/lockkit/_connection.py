@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Awaitable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
 
-from . import _troubles
+from . import _transport_errors
 from ._settings import Server, Settings
-from ._troubles import NoSuchName, Trouble
+from ._transport_errors import NoSuchName, TransportError
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Peer:
 
     def __init__(self, server: Server, settings: Settings) -> None:
         self.server = server
-        self.trouble: Optional[Trouble] = None
+        self.trouble: Optional[TransportError] = None
         """Why it did not answer last; ``None`` when it did, or was not asked."""
         self._tls = settings.tls
         self._token = f"authorization: Bearer {settings.token}\r\n" if settings.token else ""
@@ -80,7 +80,7 @@ class Peer:
     async def exchange(
         self, path: str, body: bytes, until: float, connecting: float, waits: Set[Any]
     ) -> Reply:
-        """The answer, until a time of the loop. Raises ``Trouble``. What is in ``waits`` meanwhile
+        """The answer, until a time of the loop. Raises ``TransportError``. What is in ``waits`` meanwhile
         can be cancelled: then it is as if the time was over."""
         loop = asyncio.get_running_loop()
         connection = self._take()
@@ -101,9 +101,9 @@ class Peer:
         except (OSError, EOFError) as error:
             if connection.cut:
                 raise Elapsed from error
-            raise _troubles.of(error, sent=True) from error
+            raise _transport_errors.of(error, sent=True) from error
         except (asyncio.LimitOverrunError, ValueError) as error:
-            raise Trouble(_troubles.SPEAKS_OTHER, sent=True, lasts=True) from error
+            raise TransportError(_transport_errors.SPEAKS_OTHER, sent=True, lasts=True) from error
         finally:
             limit.cancel()
             waits.discard(connection)
@@ -138,19 +138,19 @@ class Peer:
             # Only a cancellation of the caller is raised here.
             await asyncio.wait({task}, timeout=limit)
             if not task.done():
-                raise Trouble("no connection in time", sent=False)
+                raise TransportError("no connection in time", sent=False)
             if task.cancelled():
-                raise Trouble("this was closed", sent=False)
+                raise TransportError("this was closed", sent=False)
             reader, writer = task.result()
         # At the end of a program, Python refuses to look up a name (RuntimeError).
         except (OSError, EOFError, RuntimeError, UnicodeError) as error:
-            raise self._unreached(_troubles.of(error, sent=False)) from error
+            raise self._unreached(_transport_errors.of(error, sent=False)) from error
         finally:
             waits.discard(task)
             task.cancel()
         return _Connection(reader, writer)
 
-    def _unreached(self, trouble: Trouble) -> Trouble:
+    def _unreached(self, trouble: TransportError) -> TransportError:
         now = asyncio.get_running_loop().time()
         if not isinstance(trouble, NoSuchName):
             self._nameless_since = None
@@ -196,15 +196,15 @@ async def _reply(reader: asyncio.StreamReader) -> Tuple[Reply, bool]:
 
 
 async def _first(reader: asyncio.StreamReader, expected: bytes) -> bytes:
-    came = b""
-    while len(came) < len(expected):
-        more = await reader.read(len(expected) - len(came))
-        if not more and not came:
+    received = b""
+    while len(received) < len(expected):
+        more = await reader.read(len(expected) - len(received))
+        if not more and not received:
             raise EOFError
-        came += more
-        if not expected.startswith(came) or not more:
-            raise _troubles.of_bytes(came)
-    return came
+        received += more
+        if not expected.startswith(received) or not more:
+            raise _transport_errors.of_bytes(received)
+    return received
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Callable, Deque, Dict, Optional, TypeVar
 
 from . import _acquire, _forks
-from ._acquire import Again, Request
+from ._acquire import RetryAcquire, Request
 from ._clock import Clock
 from ._connection import Elapsed, within
 from ._errors import Closed, Error, Invalid, LossReason, Unavailable
@@ -123,12 +123,12 @@ class Engine:
         self.check_open()
         self._attempting += 1
         try:
-            came = await _acquire.acquire(self, request, limit)
+            result = await _acquire.acquire(self, request, limit)
         except Elapsed:
             return None
         finally:
             self._attempting -= 1
-        return None if isinstance(came, Again) else came
+        return None if isinstance(result, RetryAcquire) else result
 
     def holds(self, record: Record) -> Hold:
         """Keeps the lock from here on. The hold is made before the renewer knows of it, which gives
@@ -174,9 +174,9 @@ class Engine:
     async def _loss(self, claim: Claim, early: bool) -> Loss:
         """Why a claim was not there any more when it was released: the service knows of a break."""
         try:
-            came = await self.ask("/v1/verify", {"claim": claim.json()}, state)
-            if isinstance(came, Ended) and came.reason is not LossReason.VANISHED:
-                return Loss(came.reason, came.broken)
+            result = await self.ask("/v1/verify", {"claim": claim.json()}, state)
+            if isinstance(result, Ended) and result.reason is not LossReason.VANISHED:
+                return Loss(result.reason, result.broken)
         except Error:
             pass
         return Loss(LossReason.VANISHED if early else LossReason.EXPIRED)
@@ -185,8 +185,8 @@ class Engine:
         """Asks the backend whether the lock is held. It renews, too."""
         record.token()
         sent = self.clock.now()
-        came = await self.ask("/v1/verify", {"claim": record.claim.json()}, state)
-        self.renewed(record, came, sent)
+        result = await self.ask("/v1/verify", {"claim": record.claim.json()}, state)
+        self.renewed(record, result, sent)
         record.token()
 
     async def downgrade(self, record: Record) -> None:
@@ -200,26 +200,26 @@ class Engine:
             limit = max(0.1, min(self.settings.timeout, record.remaining()))
             try:
                 body = {"claim": record.claim.json()}
-                came = await self.ask("/v1/downgrade", body, state, limit)
+                result = await self.ask("/v1/downgrade", body, state, limit)
             except Unavailable as error:
                 failures += 1
                 self.retrying(error)
                 await asyncio.sleep(min(backoff(failures), record.remaining()))
                 continue
-            if isinstance(came, Held):
+            if isinstance(result, Held):
                 record.claim = replace(record.claim, mode="shared")
-            self.renewed(record, came, sent)
+            self.renewed(record, result, sent)
             record.token()
             return
 
-    def renewed(self, record: Record, came: State, sent: float) -> None:
+    def renewed(self, record: Record, result: State, sent: float) -> None:
         """Takes the answer to a renewal that was sent at ``sent``."""
         if record.is_over():
             return
-        record.renewed(came, sent)
+        record.renewed(result, sent)
         if record.is_over():
             self._renewer.delist(record)
-            if record.uncertain or isinstance(came, Waiting):
+            if record.uncertain or isinstance(result, Waiting):
                 self.give_back(record.claim, record.uncertain)
         else:
             self._renewer.schedule(record)
@@ -251,13 +251,13 @@ class Engine:
             self.give_back(record.claim, record.uncertain, lease_end)
 
     def give_back(self, claim: Claim, uncertain: bool, not_before: float = 0.0) -> None:
-        told = asyncio.Event()
-        task = self.loop.create_task(self._giving_back(claim, uncertain, not_before, told))
-        self._releases[task] = told
+        confirmed = asyncio.Event()
+        task = self.loop.create_task(self._giving_back(claim, uncertain, not_before, confirmed))
+        self._releases[task] = confirmed
         task.add_done_callback(lambda it: self._releases.pop(it, None))
 
     async def _giving_back(
-        self, claim: Claim, uncertain: bool, not_before: float, told: asyncio.Event
+        self, claim: Claim, uncertain: bool, not_before: float, confirmed: asyncio.Event
     ) -> None:
         """Releases a claim until the service says that it did, or until its lease is over anyway;
         when an acquire may still be under way, again and again until then."""
@@ -268,7 +268,7 @@ class Engine:
         while True:
             try:
                 await self._released(claim)
-                told.set()
+                confirmed.set()
                 if not uncertain:
                     return
             # Also where it is refused: a certificate that is wrong for a second must not leave a lock
@@ -276,7 +276,7 @@ class Engine:
             except Error as error:
                 self.retrying(error)
             if self.clock.now() >= give_up:
-                told.set()
+                confirmed.set()
                 return
             attempts += 1
             await asyncio.sleep(backoff(attempts))
@@ -297,7 +297,7 @@ class Engine:
         while self._attempting and self.loop.time() < until:
             await asyncio.sleep(0.005)
         while True:
-            pending = [told.wait() for told in self._releases.values() if not told.is_set()]
+            pending = [confirmed.wait() for confirmed in self._releases.values() if not confirmed.is_set()]
             left = until - self.loop.time()
             if not pending or left <= 0:
                 for wait_for in pending:

@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Set, TypeVar
 from ._connection import Elapsed, Peer, Reply
 from ._errors import Error, Refused, Unavailable
 from ._settings import Settings
-from ._troubles import Trouble
+from ._transport_errors import TransportError
 from ._wire import Json, problem
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Transport:
             try:
                 reply = await peer.exchange(path, payload, end, connecting, waits)
                 answer = self._read(reply, read)
-            except Trouble as trouble:
+            except TransportError as trouble:
                 peer.trouble = trouble
                 if not trouble.sent:
                     if loop.time() >= until:
@@ -103,10 +103,10 @@ class Transport:
         return Refused(said, maybe_done=sent)
 
     def _read(self, reply: Reply, read: Callable[[Json], T]) -> T:
-        """Raises ``Trouble`` for what is no answer of a lock service."""
+        """Raises ``TransportError`` for what is no answer of a lock service."""
         if reply.kind not in ("application/json", "application/problem+json"):
             what = f"{reply.status}, and no answer of a lock service: check host and port"
-            raise Trouble(what, sent=True, lasts=reply.status not in BY_PROXIES)
+            raise TransportError(what, sent=True, lasts=reply.status not in BY_PROXIES)
         try:
             answer: Optional[Json] = json.loads(reply.body)
             if not isinstance(answer, dict):
@@ -118,7 +118,7 @@ class Transport:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = "an answer that no lock service of this version gives: check host and port"
-            raise Trouble(f"{reply.status}, and {what}", sent=True, lasts=True) from error
+            raise TransportError(f"{reply.status}, and {what}", sent=True, lasts=True) from error
 
     def interrupt(self) -> None:
         """Ends the requests that wait."""

@@ -38,7 +38,7 @@ class Loss(NamedTuple):
         return LockLost(*self)
 
 
-class Term(NamedTuple):
+class Validity(NamedTuple):
     """What is known of a claim that holds."""
 
     token: int
@@ -58,7 +58,7 @@ class Over(NamedTuple):
 
 
 class Listener(Protocol):
-    """What is told of the end of a claim."""
+    """What is notified of the end of a claim."""
 
     def ended(self) -> None:
         """The claim is over: with a loss, or without one."""
@@ -77,7 +77,7 @@ class Record:
     ) -> None:
         self.claim = claim
         self.uncertain = uncertain
-        """Whether an acquire of it got no answer, and may yet put it in line after its release."""
+        """Whether an acquire of it got no answer, and may yet put it into the queue after its release."""
         self.due = math.inf
         """When it is to be renewed."""
         self.asking = False
@@ -85,13 +85,13 @@ class Record:
         self.scheduled = math.inf
         """When the renewer looks at it."""
         self.hold: "Callable[[], Optional[Hold]]" = lambda: None
-        """What nobody holds is not renewed: a weak reference."""
+        """What no hold refers to is not renewed: a weak reference."""
         self._renewed = renewed
         self._max_hold = max_hold
         self._stop = math.inf
         self._clock = clock
         self._process = _forks.this_process()
-        self._now: Union[Term, Over, None] = None
+        self._now: Union[Validity, Over, None] = None
         # Weak: the renewer keeps this, and what listens leads to the guard.
         self._listeners: "List[weakref.ref[Listener]]" = []
 
@@ -103,13 +103,13 @@ class Record:
         loss = self.loss(now)
         if loss is not None:
             raise loss.error()
-        if not isinstance(now, Term):
+        if not isinstance(now, Validity):
             raise LockReleased
         return now.token
 
     def remaining(self) -> float:
         now = self._now
-        if not isinstance(now, Term) or self.loss(now) is not None:
+        if not isinstance(now, Validity) or self.loss(now) is not None:
             return 0.0
         return max(0.0, now.deadline - self._clock.now())
 
@@ -120,14 +120,14 @@ class Record:
         """Whether it belongs to the process that this one was forked from."""
         return self._process != _forks.this_process()
 
-    def loss(self, now: Union[Term, Over, None] = None) -> Optional[Loss]:
+    def loss(self, now: Union[Validity, Over, None] = None) -> Optional[Loss]:
         """Why it was lost, if it was: also when nothing has noticed yet."""
         now = self._now if now is None else now
         if isinstance(now, Over):
             return now.loss
         if self.is_foreign():
             return Loss(LossReason.FORKED)
-        if isinstance(now, Term) and self._clock.now() >= now.deadline:
+        if isinstance(now, Validity) and self._clock.now() >= now.deadline:
             if now.deadline >= self._stop:
                 return Loss(LossReason.MAX_HOLD)
             return now.trouble or Loss(LossReason.EXPIRED)
@@ -137,21 +137,21 @@ class Record:
 
     def grant(self, held: Held, sent: float) -> bool:
         """Takes the answer to a request that was sent at ``sent``; says whether it holds now."""
-        now, term = self._clock.now(), self._now
+        now, validity = self._clock.now(), self._now
         unused = max(margin(held.ttl), held.margin)
         until = sent + held.remaining - unused
-        if isinstance(term, Over):
+        if isinstance(validity, Over):
             return False
-        if term is not None:
-            if term.deadline <= now:
+        if validity is not None:
+            if validity.deadline <= now:
                 return False  # too late to save it
-            until = max(until, term.deadline)
+            until = max(until, validity.deadline)
         elif self._max_hold is not None:
             self._stop = now + self._max_hold
         until = min(until, self._stop)
         if until <= now:
             return False
-        self._now = Term(held.token, held.ttl, until, unused)
+        self._now = Validity(held.token, held.ttl, until, unused)
         # The lease counts from where it has its whole ttl left.
         began = sent - (held.ttl - held.remaining)
         renewed = self._renewed and until < self._stop
@@ -165,34 +165,34 @@ class Record:
         elif isinstance(state, Ended):
             self.lose(self.loss() or Loss(state.reason, state.broken))
         else:
-            # It held, and stands in line now: the backend lost what it knew.
+            # It held, and waits now: the backend lost what it knew.
             self.lose(Loss(LossReason.VANISHED))
 
     def is_short(self, round_trip: float) -> bool:
         """Whether so little is left of a grant that came late that its first use might fail. A lock
         that is renewed is, at once: a tenth of what is trusted is enough for that, if it is time for
         two round trips. One that is not renewed is to last for half of it."""
-        term = self._now
-        if not isinstance(term, Term) or term.deadline >= self._stop:
+        validity = self._now
+        if not isinstance(validity, Validity) or validity.deadline >= self._stop:
             return False
-        trusted, left = term.ttl - term.margin, term.deadline - self._clock.now()
+        trusted, left = validity.ttl - validity.margin, validity.deadline - self._clock.now()
         enough = max(trusted / 10, 2 * round_trip) if self._renewed else trusted / 2
         return left < enough
 
     def renewal_failed(self, error: Error) -> None:
         """Tries again soon."""
-        term = self._now
-        if isinstance(term, Term):
+        validity = self._now
+        if isinstance(validity, Validity):
             passes = isinstance(error, Unavailable)
             reason = LossReason.UNREACHABLE if passes else LossReason.REFUSED
             trouble = Loss(reason, None, str(error))
-            self._now = term._replace(failures=term.failures + 1, trouble=trouble)
-            self.due = self._clock.now() + backoff(term.failures + 1)
+            self._now = validity._replace(failures=validity.failures + 1, trouble=trouble)
+            self.due = self._clock.now() + backoff(validity.failures + 1)
 
     def expire(self) -> bool:
         """Ends a lock whose deadline has passed; says whether it did."""
         loss = self.loss()
-        return isinstance(self._now, Term) and loss is not None and self.lose(loss)
+        return isinstance(self._now, Validity) and loss is not None and self.lose(loss)
 
     def lose(self, loss: Loss) -> bool:
         """Marks it as lost, unless it has ended; says whether it was this call that did."""
@@ -210,23 +210,23 @@ class Record:
 
     def next_event(self) -> float:
         """When something is to be done: a renewal, or its end."""
-        term = self._now
-        deadline = term.deadline if isinstance(term, Term) else math.inf
+        validity = self._now
+        deadline = validity.deadline if isinstance(validity, Validity) else math.inf
         return deadline if self.asking else min(self.due, deadline)
 
     def renewable(self, now: float) -> bool:
         """Whether it may as well be renewed when another one is: its turn comes within half the
         usual interval."""
-        term = self._now
-        return isinstance(term, Term) and not self.asking and self.due <= now + term.ttl / 6
+        validity = self._now
+        return isinstance(validity, Validity) and not self.asking and self.due <= now + validity.ttl / 6
 
     def lease_end(self) -> float:
         """When the backend ends the lease that is known here; where ``max_hold`` ends it, the
         lease need not be waited for."""
-        term = self._now
-        if not isinstance(term, Term) or term.deadline >= self._stop:
+        validity = self._now
+        if not isinstance(validity, Validity) or validity.deadline >= self._stop:
             return 0.0
-        return term.deadline + term.margin
+        return validity.deadline + validity.margin
 
     def _end(self, over: Over) -> bool:
         if isinstance(self._now, Over):

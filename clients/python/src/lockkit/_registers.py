@@ -6,7 +6,7 @@ import asyncio
 import enum
 from typing import Optional, Union
 
-from . import _looking
+from . import _inspect
 from ._engine import Engine
 from ._errors import Invalid, Unavailable
 from ._record import Record, backoff
@@ -27,7 +27,7 @@ class Anything(enum.Enum):
 ANY = Anything.ANY
 """What a write expects that takes whatever is there."""
 
-Expect = Union[Anything, None, int, Entry]
+Precondition = Union[Anything, None, int, Entry]
 """What a write expects to find: ``ANY``; ``None`` for no value; a version; the entry that was
 read."""
 
@@ -45,7 +45,7 @@ def as_bytes(value: Union[bytes, str]) -> bytes:
 
 
 async def load(engine: Engine, name: str) -> Optional[Entry]:
-    return await _looking.repeat(engine, "/v1/registers/load", _at(engine, name), entry)
+    return await _inspect.repeat(engine, "/v1/registers/load", _at(engine, name), entry)
 
 
 async def changed(engine: Engine, name: str, after: Optional[int]) -> Optional[Entry]:
@@ -54,7 +54,7 @@ async def changed(engine: Engine, name: str, after: Optional[int]) -> Optional[E
     if after is not None:
         body["after"] = str(after)
     while True:
-        now = await _looking.poll(engine, "/v1/registers/changed", body, entry)
+        now = await _inspect.poll(engine, "/v1/registers/changed", body, entry)
         if (None if now is None else now.version) != after:
             return now
 
@@ -63,7 +63,7 @@ async def write(
     engine: Engine,
     name: str,
     value: Optional[bytes],
-    expect: Expect,
+    expect: Precondition,
     lock: Optional[Record] = None,
     token: Optional[int] = None,
     ttl: Optional[float] = None,
@@ -122,7 +122,7 @@ def _fence(engine: Engine, lock: Record) -> int:
     return token
 
 
-def _condition(expect: Expect, token: Optional[int]) -> Json:
+def _condition(expect: Precondition, token: Optional[int]) -> Json:
     condition: Json = {"write_id": random_id()}
     if expect is None:
         condition["absent"] = True

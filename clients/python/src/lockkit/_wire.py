@@ -42,9 +42,9 @@ def ms_up(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a client puts into the line of a lock, and sends with every request about it.
+    """What a client puts into the queue of a lock, and sends with every request about it.
 
-    The id is a secret: whoever has it can renew and release the claim.
+    The id is a secret: every client that has it can renew and release the claim.
     """
 
     id: str
@@ -90,14 +90,14 @@ class Held:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The claim is in line."""
+    """The claim is in the queue."""
 
     ambiguous: int
 
 
 @dataclass(frozen=True)
 class Busy:
-    """The claim could not hold at once, and is not in line."""
+    """The claim could not hold at once, and is not in the queue."""
 
     ambiguous: int
 
@@ -114,7 +114,7 @@ State = Union[Held, Waiting, Busy, Ended]
 
 
 def state(answer: Json) -> State:
-    """Reads how a claim stands; raises the error of one that failed by itself."""
+    """Reads the state of a claim; raises the error of one that failed by itself."""
     kind = answer.get("state")
     ambiguous = answer.get("ambiguous", 0)
     if kind == "held":
@@ -192,7 +192,7 @@ def break_record(answer: Json) -> BreakRecord:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClaimState:
     """One claim in the line of a lock. Durations are in seconds, at the moment of the look."""
 
     token: int
@@ -218,18 +218,18 @@ class LockState:
     name: str
     space: str
     """``lock`` or ``semaphore``."""
-    line: Tuple[Standing, ...]
+    line: Tuple[ClaimState, ...]
     """The live claims in their order; those that hold come first."""
     last_break: Optional[BreakRecord]
 
     @property
-    def holders(self) -> Tuple[Standing, ...]:
+    def holders(self) -> Tuple[ClaimState, ...]:
         """The claims that hold."""
         return tuple(it for it in self.line if it.held_for is not None)
 
     @property
-    def waiters(self) -> Tuple[Standing, ...]:
-        """The claims in line that do not hold yet."""
+    def waiters(self) -> Tuple[ClaimState, ...]:
+        """The claims in the queue that do not hold yet."""
         return tuple(it for it in self.line if it.held_for is None)
 
 
@@ -250,9 +250,9 @@ def lock_state(answer: Json) -> LockState:
     return LockState(answer["name"], answer.get("space", "lock"), line, last_break)
 
 
-def _standing(it: Json) -> Standing:
+def _standing(it: Json) -> ClaimState:
     held_for = it.get("held_for_ms")
-    return Standing(
+    return ClaimState(
         token=int(it["token"]),
         mode=it["mode"],
         permits=it.get("permits"),
@@ -267,17 +267,17 @@ def _standing(it: Json) -> Standing:
     )
 
 
-def seen(it: Standing) -> Json:
+def seen(it: ClaimState) -> Json:
     """What tells two lines apart, of one claim."""
-    told: Json = {
+    claim: Json = {
         "token": str(it.token),
         "mode": it.mode,
         "holds": it.held_for is not None,
         "broken": it.broken,
     }
     if it.permits is not None:
-        told.update(permits=it.permits, limit=it.limit)
-    return told
+        claim.update(permits=it.permits, limit=it.limit)
+    return claim
 
 
 # Registers.

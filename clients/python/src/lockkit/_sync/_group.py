@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Callable, Iterator, Optional, Union
 
-from .. import _looking, _once, _registers
+from .. import _inspect, _once, _registers
 from .._errors import Error
 from .._once import Decision
 from .._registers import ANY
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from .._wire import Standing
+from .._wire import ClaimState
 from ._guard import Guard, taken, waited
 from ._thread import EngineThread
 
@@ -43,24 +43,24 @@ class Election:
         """Campaigns, but not longer than this; then ``None``."""
         return taken(self._thread, self._options.exclusive(), in_seconds("timeout", timeout))
 
-    def leader(self) -> Optional[Standing]:
+    def leader(self) -> Optional[ClaimState]:
         """Who leads now: ``note`` is its value."""
         name = self._options.name
-        state = self._thread.run(lambda it: _looking.inspect(it, name, "lock"))
-        return _looking.leader(state)
+        state = self._thread.run(lambda it: _inspect.inspect(it, name, "lock"))
+        return _inspect.leader(state)
 
-    def observe(self) -> Iterator[Standing]:
+    def observe(self) -> Iterator[ClaimState]:
         """The leader of now, if there is one, and then each that follows. One that led for a short
         time only may be left out. Waits for good for the next one."""
         name, last = self._options.name, 0
-        state = self._thread.run(lambda it: _looking.inspect(it, name, "lock"))
+        state = self._thread.run(lambda it: _inspect.inspect(it, name, "lock"))
         while True:
-            leader = _looking.leader(state)
+            leader = _inspect.leader(state)
             if leader is not None and leader.token > last:
                 last = leader.token
                 yield leader
             before = state
-            state = self._thread.run(lambda it: _looking.changed(it, before))
+            state = self._thread.run(lambda it: _inspect.changed(it, before))
 
 
 class Once:

@@ -8,11 +8,11 @@ from typing import Optional, Type
 from .._acquire import Request
 from .._engine import Callback, Engine, Hold
 from .._errors import Error
-from .._lease import Lease, Lost, swallowed
+from .._held_lock import HeldLock, Lost, swallowed
 from ._thread import EngineThread
 
 
-class Guard(Lease):
+class Guard(HeldLock):
     """A lock that is held, and renewed in the background.
 
     In a ``with`` statement, leaving the block releases the lock, and raises ``LockLost`` if it was

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from .. import _looking, _once, _registers
+from .. import _inspect, _once, _registers
 from .._clock import Clock, system_clock
 from .._requests import Maker
 from .._settings import Seconds, in_seconds, settings
@@ -146,11 +146,11 @@ class Locks:
 
     def inspect(self, name: str, space: str = "lock") -> LockState:
         """Who holds a lock (or ``space="semaphore"``) and who waits for it."""
-        return self._thread.run(lambda it: _looking.inspect(it, name, space))
+        return self._thread.run(lambda it: _inspect.inspect(it, name, space))
 
     def list(self, names: str = "") -> List[LockState]:
         """The locks and semaphores in use whose names begin with ``names``."""
-        return self._thread.run(lambda it: _looking.list_locks(it, names))
+        return self._thread.run(lambda it: _inspect.list_locks(it, names))
 
     def break_lock(
         self,
@@ -165,7 +165,7 @@ class Locks:
         next renewal, and the lock moves on when the holder lets go or its lease ends. With
         ``force`` it moves on at once: from there on only tokens protect."""
         return self._thread.run(
-            lambda it: _looking.break_lock(it, name, space, token, force, reason)
+            lambda it: _inspect.break_lock(it, name, space, token, force, reason)
         )
 
     def close(self, timeout: Seconds = 5) -> None:

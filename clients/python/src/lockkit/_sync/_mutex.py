@@ -7,7 +7,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Optional, Type
 
-from .._entered import EachBlock, Entered, begun, caller_of
+from .._blocks import EachBlock, OpenBlocks, begun, caller_of
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from ._guard import Guard, taken, waited
@@ -24,15 +24,15 @@ class Mutex:
     def __init__(self, thread: EngineThread, options: Options) -> None:
         self._thread = thread
         self._options = options
-        self._entered: Entered[Guard] = Entered(threading.current_thread)
+        self._blocks: OpenBlocks[Guard] = OpenBlocks(threading.current_thread)
 
     def lock(self) -> Guard:
         """Waits for the lock. While the service is out of reach, this goes on trying. Raises
-        ``LockLost`` if somebody breaks the claim in line."""
+        ``LockLost`` if the waiting claim is broken."""
         return waited(self._thread, self._options.exclusive())
 
     def try_lock(self) -> Optional[Guard]:
-        """The lock if it is free and nobody waits for it; otherwise ``None``, at once. Raises
+        """The lock if it is free and no other claim waits for it; otherwise ``None``, at once. Raises
         ``Unavailable`` when there is no answer."""
         return taken(self._thread, self._options.exclusive(), 0)
 
@@ -47,7 +47,7 @@ class Mutex:
         block = begun(self, caller)
         guard = self.lock()
         if block is None:
-            self._entered.add(guard, caller)
+            self._blocks.add(guard, caller)
         else:
             block.guard = guard
         return guard

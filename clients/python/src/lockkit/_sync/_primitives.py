@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .. import _looking
+from .. import _inspect
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from ._guard import Guard, taken, waited
@@ -60,7 +60,7 @@ class Semaphore:
         return waited(self._thread, self._options.permits(permits, self._limit))
 
     def try_acquire(self, permits: int = 1) -> Optional[Guard]:
-        """So many permits if there are so many and nobody waits; otherwise ``None``, at once."""
+        """So many permits if there are so many and no other claim waits; otherwise ``None``, at once."""
         return taken(self._thread, self._options.permits(permits, self._limit), 0)
 
     def try_acquire_for(self, timeout: Seconds, permits: int = 1) -> Optional[Guard]:
@@ -71,4 +71,4 @@ class Semaphore:
     def available_permits(self) -> int:
         """How many permits are not out."""
         name, limit = self._options.name, self._limit
-        return self._thread.run(lambda it: _looking.available(it, name, limit))
+        return self._thread.run(lambda it: _inspect.available(it, name, limit))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Optional, Union
 
 from .. import _registers
-from .._lease import Lease
-from .._registers import ANY, Expect
+from .._held_lock import HeldLock
+from .._registers import ANY, Precondition
 from .._settings import Seconds, in_seconds
 from .._wire import Entry
 from ._thread import EngineThread
@@ -37,8 +37,8 @@ class Register:
         self,
         value: Union[bytes, str],
         *,
-        expect: Expect = ANY,
-        lock: Optional[Lease] = None,
+        expect: Precondition = ANY,
+        lock: Optional[HeldLock] = None,
         token: Optional[int] = None,
         ttl: Optional[Seconds] = None,
     ) -> int:
@@ -49,13 +49,17 @@ class Register:
         return self._write(_registers.as_bytes(value), expect, lock, token, stays)
 
     def delete(
-        self, *, expect: Expect = ANY, lock: Optional[Lease] = None, token: Optional[int] = None
+        self,
+        *,
+        expect: Precondition = ANY,
+        lock: Optional[HeldLock] = None,
+        token: Optional[int] = None,
     ) -> None:
         """Deletes the value; that there is none is fine. The fence stays, and versions go on."""
         self._write(None, expect, lock, token, None)
 
     def changed(self, after: Optional[Entry]) -> Optional[Entry]:
-        """Waits until what is there is not ``after``, and returns it. ``None`` stands for no
+        """Waits until what is there is not ``after``, and returns it. ``None`` means no
         value."""
         name, version = self._name, None if after is None else after.version
         return self._thread.run(lambda it: _registers.changed(it, name, version))
@@ -63,8 +67,8 @@ class Register:
     def _write(
         self,
         value: Optional[bytes],
-        expect: Expect,
-        lock: Optional[Lease],
+        expect: Precondition,
+        lock: Optional[HeldLock],
         token: Optional[int],
         ttl: Optional[float],
     ) -> int:

@@ -13,7 +13,7 @@ is blocked for longer than a ttl loses them, and ``lock.is_valid()`` and ``lock.
 A call that is cancelled leaves no lock behind: its claim is taken back in the background.
 """
 
-from .._lease import AsyncLost
+from .._held_lock import AsyncLost
 from ._group import Election, Once
 from ._guard import Acquiring, Guard
 from ._locks import Locks, connect

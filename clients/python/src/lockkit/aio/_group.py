@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import AsyncIterator, Awaitable, Callable, Optional, Union
 
-from .. import _looking, _once, _registers
+from .. import _inspect, _once, _registers
 from .._errors import Error
 from .._once import Decision
 from .._registers import ANY
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from .._wire import Standing
+from .._wire import ClaimState
 from ._guard import Acquiring, Guard, cancelled_by_loss, taken, waited
 from ._slot import EngineSlot
 
@@ -42,24 +42,24 @@ class Election:
         """Campaigns, but not longer than this; then ``None``."""
         return await taken(self._slot, self._options.exclusive(), in_seconds("timeout", timeout))
 
-    async def leader(self) -> Optional[Standing]:
+    async def leader(self) -> Optional[ClaimState]:
         """Who leads now: ``note`` is its value."""
         name = self._options.name
-        state = await self._slot.run(lambda it: _looking.inspect(it, name, "lock"))
-        return _looking.leader(state)
+        state = await self._slot.run(lambda it: _inspect.inspect(it, name, "lock"))
+        return _inspect.leader(state)
 
-    async def observe(self) -> AsyncIterator[Standing]:
+    async def observe(self) -> AsyncIterator[ClaimState]:
         """The leader of now, if there is one, and then each that follows. One that led for a short
         time only may be left out. Waits for good for the next one."""
         name, last = self._options.name, 0
-        state = await self._slot.run(lambda it: _looking.inspect(it, name, "lock"))
+        state = await self._slot.run(lambda it: _inspect.inspect(it, name, "lock"))
         while True:
-            leader = _looking.leader(state)
+            leader = _inspect.leader(state)
             if leader is not None and leader.token > last:
                 last = leader.token
                 yield leader
             before = state
-            state = await self._slot.run(lambda it: _looking.changed(it, before))
+            state = await self._slot.run(lambda it: _inspect.changed(it, before))
 
 
 class Once:

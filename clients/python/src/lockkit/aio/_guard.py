@@ -9,13 +9,13 @@ from typing import Any, Awaitable, Callable, Coroutine, Generator, Optional, Typ
 from .._acquire import Request
 from .._engine import Callback, Hold
 from .._errors import Error
-from .._lease import AsyncLost, Lease, swallowed
+from .._held_lock import AsyncLost, HeldLock, swallowed
 from ._slot import EngineSlot
 
 T = TypeVar("T")
 
 
-class Guard(Lease):
+class Guard(HeldLock):
     """A lock that is held, and renewed in the background.
 
     As a context manager (``async with``), the end of the block releases the lock, and raises

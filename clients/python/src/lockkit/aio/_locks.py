@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from .. import _looking, _once, _registers
+from .. import _inspect, _once, _registers
 from .._clock import Clock, system_clock
 from .._requests import Maker
 from .._settings import Seconds, in_seconds, settings
@@ -145,11 +145,11 @@ class Locks:
 
     async def inspect(self, name: str, space: str = "lock") -> LockState:
         """Who holds a lock (or ``space="semaphore"``) and who waits for it."""
-        return await self._slot.run(lambda it: _looking.inspect(it, name, space))
+        return await self._slot.run(lambda it: _inspect.inspect(it, name, space))
 
     async def list(self, names: str = "") -> List[LockState]:
         """The locks and semaphores in use whose names begin with ``names``."""
-        return await self._slot.run(lambda it: _looking.list_locks(it, names))
+        return await self._slot.run(lambda it: _inspect.list_locks(it, names))
 
     async def break_lock(
         self,
@@ -164,7 +164,7 @@ class Locks:
         next renewal, and the lock moves on when the holder lets go or its lease ends. With
         ``force`` it moves on at once: from there on only tokens protect."""
         return await self._slot.run(
-            lambda it: _looking.break_lock(it, name, space, token, force, reason)
+            lambda it: _inspect.break_lock(it, name, space, token, force, reason)
         )
 
     async def close(self, timeout: Seconds = 5) -> None:

@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, Type, TypeVar
 
-from .._entered import Block, Caller, EachBlock, Entered, begun, caller_of
+from .._blocks import Block, Caller, EachBlock, OpenBlocks, begun, caller_of
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from ._guard import Acquiring, Guard, taken, waited
@@ -26,15 +26,15 @@ class Mutex:
     def __init__(self, slot: EngineSlot, options: Options) -> None:
         self._slot = slot
         self._options = options
-        self._entered: Entered[Guard] = Entered(asyncio.current_task)
+        self._blocks: OpenBlocks[Guard] = OpenBlocks(asyncio.current_task)
 
     def lock(self) -> Acquiring:
         """Waits for the lock. While the service is out of reach, this goes on trying. Raises
-        ``LockLost`` if somebody breaks the claim in line."""
+        ``LockLost`` if the waiting claim is broken."""
         return waited(self._slot, self._options.exclusive())
 
     async def try_lock(self) -> Optional[Guard]:
-        """The lock if it is free and nobody waits for it; otherwise ``None``, at once. Raises
+        """The lock if it is free and no other claim waits for it; otherwise ``None``, at once. Raises
         ``Unavailable`` when there is no answer."""
         return await taken(self._slot, self._options.exclusive(), 0)
 
@@ -57,7 +57,7 @@ class Mutex:
         # A handle may be used by several tasks, and more than once by one: each has its block.
         guard = await self.lock()
         if block is None:
-            self._entered.add(guard, caller)
+            self._blocks.add(guard, caller)
         else:
             block.guard = guard
         return guard

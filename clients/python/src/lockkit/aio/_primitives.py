@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .. import _looking
+from .. import _inspect
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from ._guard import Acquiring, Guard, taken, waited
@@ -59,7 +59,7 @@ class Semaphore:
         return waited(self._slot, self._options.permits(permits, self._limit))
 
     async def try_acquire(self, permits: int = 1) -> Optional[Guard]:
-        """So many permits if there are so many and nobody waits; otherwise ``None``, at once."""
+        """So many permits if there are so many and no other claim waits; otherwise ``None``, at once."""
         return await taken(self._slot, self._options.permits(permits, self._limit), 0)
 
     async def try_acquire_for(self, timeout: Seconds, permits: int = 1) -> Optional[Guard]:
@@ -70,4 +70,4 @@ class Semaphore:
     async def available_permits(self) -> int:
         """How many permits are not out."""
         name, limit = self._options.name, self._limit
-        return await self._slot.run(lambda it: _looking.available(it, name, limit))
+        return await self._slot.run(lambda it: _inspect.available(it, name, limit))

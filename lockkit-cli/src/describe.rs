@@ -29,7 +29,7 @@ fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str)
     }
 }
 
-/// How a claim shares.
+/// The mode of a claim.
 pub(crate) fn mode(mode: Mode) -> String {
     match mode {
         Mode::Permits { permits, limit } => format!("{permits} of {limit}"),
@@ -60,7 +60,7 @@ pub(crate) fn holders(state: &LockState) -> Option<String> {
 }
 
 /// One claim in a line of its own.
-pub(crate) fn standing(standing: &ClaimState) -> String {
+pub(crate) fn claim(standing: &ClaimState) -> String {
     let mut text =
         format!("token {}, {}, {}", standing.token, mode(standing.mode), standing.identity);
     match standing.held_for {

@@ -1,4 +1,4 @@
-"""What can be seen of locks, and breaking one. Looking disturbs nobody, so it is repeated after a
+"""What can be seen of locks, and breaking one. Reading changes nothing, so it is repeated after a
 failure that may pass."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, TypeVar
 from ._engine import Engine
 from ._errors import Unavailable
 from ._record import backoff
-from ._wire import LONGEST_WAIT, Json, LockState, Standing, holder_json, lock_state, page, seen
+from ._wire import LONGEST_WAIT, Json, LockState, ClaimState, holder_json, lock_state, page, seen
 from ._wire import was_found
 
 T = TypeVar("T")
@@ -58,11 +58,11 @@ async def inspect(engine: Engine, name: str, space: str) -> LockState:
 
 async def changed(engine: Engine, before: LockState) -> LockState:
     """The lock once its line is not the one of ``before``."""
-    told = [seen(it) for it in before.line]
+    known = [seen(it) for it in before.line]
     while True:
-        body = {"key": key(engine, before.name, before.space), "seen": told}
+        body = {"key": key(engine, before.name, before.space), "seen": known}
         now = await poll(engine, "/v1/changed", body, lock_state)
-        if [seen(it) for it in now.line] != told:
+        if [seen(it) for it in now.line] != known:
             return now
 
 
@@ -102,7 +102,7 @@ async def available(engine: Engine, name: str, limit: int) -> int:
     return max(0, (limits[0] if limits else limit) - out)
 
 
-def leader(state: LockState) -> Optional[Standing]:
+def leader(state: LockState) -> Optional[ClaimState]:
     """The claim that holds a lock alone."""
     alone = [it for it in state.holders if it.mode == "exclusive"]
     return alone[0] if alone else None

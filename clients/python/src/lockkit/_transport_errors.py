@@ -10,7 +10,7 @@ import socket
 import ssl
 
 
-class Trouble(Exception):
+class TransportError(Exception):
     """A request that got no answer. ``sent``: it may have been carried out."""
 
     def __init__(self, text: str, sent: bool, lasts: bool = False) -> None:
@@ -19,7 +19,7 @@ class Trouble(Exception):
         self.lasts = lasts
 
 
-class NoSuchName(Trouble):
+class NoSuchName(TransportError):
     """The name of the server is not known: names of containers appear late, so this may pass."""
 
     def __init__(self) -> None:
@@ -39,22 +39,22 @@ _HOSTNAME, _EXPIRED = (62, 64), 10
 """What OpenSSL says of a certificate: it is for another name or address; its time is over."""
 
 
-def of(error: BaseException, sent: bool) -> Trouble:
+def of(error: BaseException, sent: bool) -> TransportError:
     """The trouble that an exception of a connection is."""
-    if isinstance(error, Trouble):
+    if isinstance(error, TransportError):
         return error
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return Trouble("the connection was closed", sent)
+        return TransportError("the connection was closed", sent)
     if isinstance(error, ssl.SSLError):
-        return Trouble(_of_tls(error), sent, lasts=True)
+        return TransportError(_of_tls(error), sent, lasts=True)
     if isinstance(error, socket.gaierror) and error.errno in _NAMES:
         return NoSuchName()
     if isinstance(error, EOFError):
-        return Trouble("the connection was closed", sent)
+        return TransportError("the connection was closed", sent)
     if isinstance(error, UnicodeError) and not sent:
-        return Trouble("this is no name of a host", sent, lasts=True)
+        return TransportError("this is no name of a host", sent, lasts=True)
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Trouble(text, sent)
+    return TransportError(text, sent)
 
 
 def _of_tls(error: ssl.SSLError) -> str:
@@ -75,7 +75,7 @@ def _of_tls(error: ssl.SSLError) -> str:
     return f"TLS failed ({reason or error})"
 
 
-def of_bytes(begin: bytes) -> Trouble:
+def of_bytes(begin: bytes) -> TransportError:
     """What came is not the beginning of an answer in HTTP."""
     tls = begin[:1] in (b"\x15", b"\x16") and begin[1:2] in (b"\x03", b"")
-    return Trouble(SPEAKS_TLS if tls else SPEAKS_OTHER, sent=True, lasts=True)
+    return TransportError(SPEAKS_TLS if tls else SPEAKS_OTHER, sent=True, lasts=True)

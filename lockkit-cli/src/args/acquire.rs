@@ -10,7 +10,7 @@ use crate::exit::code;
 
 /// How to take a lock.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct TakeArgs {
+pub(crate) struct LockArgs {
     /// How long the lock stays held when its holder vanishes [default: 30s, or that of the URL]
     #[arg(long, value_name = "DUR", value_parser = lease)]
     pub(crate) ttl: Option<Duration>,
@@ -84,7 +84,7 @@ fn words(shell: Option<&OsString>, command: &[OsString]) -> Vec<OsString> {
     after_long_help = format!("{RUN_HELP}\n\n{RUN_CODES}\n\n{DURATIONS}\n\n{RUN_EXAMPLES}"))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) take: TakeArgs,
+    pub(crate) take: LockArgs,
 
     /// End the command by then: the lock is not renewed beyond it, and SIGTERM comes --kill-after
     /// earlier
@@ -232,7 +232,7 @@ run `lockkit check` before what matters.
 {HOLD_EXAMPLE}"))]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
-    pub(crate) take: TakeArgs,
+    pub(crate) take: LockArgs,
 
     /// The lock
     pub(crate) name: String,
@@ -257,7 +257,7 @@ Example:
   lockkit release \"$ticket\"")]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
-    pub(crate) take: TakeArgs,
+    pub(crate) take: LockArgs,
 
     /// Print JSON: ticket, token, name, space and ttl_ms
     #[arg(long)]

@@ -15,15 +15,15 @@ use crate::BACKEND;
 
 /// Why one server gave no answer.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+pub(crate) struct TransportError {
+    pub(crate) kind: ErrorKind,
     /// The server and the reason, in one sentence.
     pub(crate) what: String,
 }
 
 /// What can be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ErrorKind {
     /// The request did not leave: another server can be asked, or this one again.
     NotSent,
     /// The request may have been carried out.
@@ -37,9 +37,9 @@ pub(crate) enum Kind {
 
 /// What came instead of HTTP: the first bytes of a connection.
 #[derive(Debug)]
-pub(crate) struct NoHttp(pub(crate) Vec<u8>);
+pub(crate) struct NotHttp(pub(crate) Vec<u8>);
 
-impl fmt::Display for NoHttp {
+impl fmt::Display for NotHttp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A TLS record of type alert or handshake.
         if matches!(self.0[..], [0x15 | 0x16, 0x03, ..]) {
@@ -49,25 +49,25 @@ impl fmt::Display for NoHttp {
     }
 }
 
-impl StdError for NoHttp {}
+impl StdError for NotHttp {}
 
-impl Failure {
+impl TransportError {
     pub(crate) fn of(server: &str, error: &hyper_util::client::legacy::Error) -> Self {
         let kind = if is_misconfigured(error) {
-            Kind::Misconfigured
+            ErrorKind::Misconfigured
         } else if !error.is_connect() {
-            Kind::Ambiguous
+            ErrorKind::Ambiguous
         } else if is_unknown_name(error) {
-            Kind::UnknownName
+            ErrorKind::UnknownName
         } else {
-            Kind::NotSent
+            ErrorKind::NotSent
         };
-        let hint = if kind == Kind::UnknownName { " (is the name right?)" } else { "" };
+        let hint = if kind == ErrorKind::UnknownName { " (is the name right?)" } else { "" };
         Self { kind, what: format!("{server}: {}{hint}", chain(error)) }
     }
 
     pub(crate) fn ambiguous(server: &str, why: impl fmt::Display) -> Self {
-        Self { kind: Kind::Ambiguous, what: format!("{server}: {why}") }
+        Self { kind: ErrorKind::Ambiguous, what: format!("{server}: {why}") }
     }
 
     pub(crate) fn retryable(self) -> Error {
@@ -101,7 +101,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 /// Whether the two ends do not speak the same protocol, or one refuses the other's certificate.
 fn is_misconfigured(error: &hyper_util::client::legacy::Error) -> bool {
     causes(error).any(|cause| {
-        if cause.is::<NoHttp>() {
+        if cause.is::<NotHttp>() {
             return true;
         }
         match cause.downcast_ref::<rustls::Error>() {
@@ -157,10 +157,10 @@ const NAMES_APPEAR_WITHIN: Duration = Duration::from_secs(30);
 static UNKNOWN_SINCE: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// The error when no server took the request: `failures` has one of each.
-pub(crate) fn of_all(failures: Vec<Failure>, has_answered: bool) -> Error {
+pub(crate) fn of_all(failures: Vec<TransportError>, has_answered: bool) -> Error {
     let all = |kind| failures.iter().all(|failure| failure.kind == kind);
-    let names_unknown = all(Kind::UnknownName);
-    let misconfigured = all(Kind::Misconfigured);
+    let names_unknown = all(ErrorKind::UnknownName);
+    let misconfigured = all(ErrorKind::Misconfigured);
     let what: Vec<_> = failures.iter().map(|failure| failure.what.as_str()).collect();
     let what = what.join("; ");
     let gave_up_hope = !has_answered && names_unknown && {
@@ -179,20 +179,20 @@ pub(crate) fn of_all(failures: Vec<Failure>, has_answered: bool) -> Error {
 mod tests {
     use super::*;
 
-    fn failure(kind: Kind) -> Failure {
-        Failure { kind, what: format!("http://{kind:?}.example: no") }
+    fn failure(kind: ErrorKind) -> TransportError {
+        TransportError { kind, what: format!("http://{kind:?}.example: no") }
     }
 
     #[test]
     fn what_somebody_has_to_correct_is_permanent_only_if_it_is_so_everywhere_from_the_start() {
-        let wrong = || failure(Kind::Misconfigured);
+        let wrong = || failure(ErrorKind::Misconfigured);
         assert!(!of_all(vec![wrong(), wrong()], false).is_retryable());
         assert!(of_all(vec![wrong(), wrong()], true).is_retryable(), "it was right once");
-        for other in [Kind::NotSent, Kind::UnknownName] {
+        for other in [ErrorKind::NotSent, ErrorKind::UnknownName] {
             assert!(of_all(vec![wrong(), failure(other)], false).is_retryable(), "{other:?}");
         }
-        assert!(of_all(vec![failure(Kind::NotSent)], false).is_retryable());
-        let said = of_all(vec![wrong(), failure(Kind::NotSent)], false).to_string();
+        assert!(of_all(vec![failure(ErrorKind::NotSent)], false).is_retryable());
+        let said = of_all(vec![wrong(), failure(ErrorKind::NotSent)], false).to_string();
         for server in ["http://Misconfigured.example", "http://NotSent.example"] {
             assert!(said.contains(server), "{said}");
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_name_that_nobody_knows_for_half_a_minute_is_a_mistake() {
-        let unknown = || vec![failure(Kind::UnknownName)];
+        let unknown = || vec![failure(ErrorKind::UnknownName)];
         assert!(of_all(unknown(), false).is_retryable());
         tokio::time::advance(NAMES_APPEAR_WITHIN - Duration::from_secs(1)).await;
         assert!(of_all(unknown(), false).is_retryable());
@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn a_tls_port_is_told_from_another_protocol() {
-        let tls = NoHttp(vec![0x15, 0x03, 0x03, 0, 2]).to_string();
+        let tls = NotHttp(vec![0x15, 0x03, 0x03, 0, 2]).to_string();
         assert!(tls.contains("https://"), "{tls}");
-        let other = NoHttp(b"SSH-2.0\r\n".to_vec()).to_string();
+        let other = NotHttp(b"SSH-2.0\r\n".to_vec()).to_string();
         assert!(other.contains("SSH-2.0"), "{other}");
     }
 }

@@ -12,13 +12,13 @@ use lockkit::{Error, Guard, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::args::take::TakeArgs;
+use crate::args::acquire::LockArgs;
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::describe;
+use crate::exit::{ExitError, code};
 use crate::note;
 use crate::outage;
 use crate::output::{self, Verbosity, printable};
-use crate::phrase;
 use crate::run::signals::Signals;
 
 /// Sets on a primitive what its kinds have in common.
@@ -42,9 +42,9 @@ macro_rules! configured {
 }
 
 /// What is to be taken, and how.
-pub(crate) struct Take<'a> {
+pub(crate) struct LockRequest<'a> {
     pub(crate) name: &'a str,
-    args: &'a TakeArgs,
+    args: &'a LockArgs,
     max_hold: Option<Duration>,
     /// Whether it is to outlive this process.
     detached: bool,
@@ -56,10 +56,10 @@ pub(crate) struct Take<'a> {
     refused: Cell<Option<Error>>,
 }
 
-impl<'a> Take<'a> {
+impl<'a> LockRequest<'a> {
     pub(crate) fn new(
         name: &'a str,
-        args: &'a TakeArgs,
+        args: &'a LockArgs,
         max_hold: Option<Duration>,
         detached: bool,
     ) -> Self {
@@ -69,7 +69,7 @@ impl<'a> Take<'a> {
 
     /// Connects, again and again for as long as --wait says: what starts at boot waits for its
     /// database.
-    pub(crate) async fn connect(&self, backend: &Backend) -> Result<LockManager, Failure> {
+    pub(crate) async fn connect(&self, backend: &Backend) -> Result<LockManager, ExitError> {
         let _ = self.timeout.set(backend.timeout());
         let mut told: Option<Instant> = None;
         loop {
@@ -103,7 +103,7 @@ impl<'a> Take<'a> {
     }
 
     /// Refuses what cannot work before anything is touched: takes the same in a memory of its own.
-    pub(crate) async fn rehearse(&self, backend: &Backend) -> Result<(), Failure> {
+    pub(crate) async fn rehearse(&self, backend: &Backend) -> Result<(), ExitError> {
         Name::new(self.name)?;
         let stage = backend.settings();
         let stage = LockManager::with(std::sync::Arc::new(MemoryDriver::new()), stage)?;
@@ -119,7 +119,7 @@ impl<'a> Take<'a> {
         &self,
         locks: &LockManager,
         signals: &mut Signals,
-    ) -> Result<Guard, Failure> {
+    ) -> Result<Guard, ExitError> {
         let outcome = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -162,7 +162,7 @@ impl<'a> Take<'a> {
                         && (error.is_retryable() || self.args.wait.is_some()) =>
                 {
                     if refused.is_none() {
-                        let subject = phrase::subject(self.space(), self.name);
+                        let subject = describe::subject(self.space(), self.name);
                         output::note(format!("waiting for {subject}: {error}"));
                     }
                     self.refused.set(Some(error));
@@ -224,7 +224,7 @@ impl<'a> Take<'a> {
     /// Says, after a second, who is waited for, and when the backend does not answer; to a terminal,
     /// goes on showing it. Never returns.
     async fn tell(&self, locks: &LockManager) {
-        let subject = phrase::subject(self.space(), self.name);
+        let subject = describe::subject(self.space(), self.name);
         if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
             let holder = async { output::note(self.first_line(locks).await) };
             let ((), never) = tokio::join!(holder, outage::report(locks, &subject));
@@ -256,7 +256,7 @@ impl<'a> Take<'a> {
     /// What is waited for; `None` when nobody else is in the way, so that only the machine is slow, and
     /// when that is not known.
     async fn line(&self, locks: &LockManager) -> Option<String> {
-        let subject = phrase::subject(self.space(), self.name);
+        let subject = describe::subject(self.space(), self.name);
         let look = timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await;
         Some(match look {
             Ok(Ok(state)) => {
@@ -269,7 +269,7 @@ impl<'a> Take<'a> {
                     Some(ahead) if ahead > 0 => format!(", behind {ahead} who wait"),
                     _ => String::new(),
                 };
-                match phrase::holders(&state) {
+                match describe::holders(&state) {
                     Some(holders) => format!("waiting for {subject}: held by {holders}{behind}"),
                     None => format!("waiting for {subject}{behind}"),
                 }
@@ -282,40 +282,40 @@ impl<'a> Take<'a> {
     }
 
     /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
-    async fn busy(&self, locks: &LockManager) -> Failure {
-        let subject = phrase::subject(self.space(), self.name);
+    async fn busy(&self, locks: &LockManager) -> ExitError {
+        let subject = describe::subject(self.space(), self.name);
         if let Some(error) = self.refused.take() {
             return error.into();
         }
         let timed_out = self.timeout.get().and_then(|limit| outage::at_the_limit(locks, *limit));
         if let Some(sentence) = timed_out {
             let sentence = format!("did not acquire {subject}: {sentence}");
-            return Failure::new(code::UNAVAILABLE, sentence);
+            return ExitError::new(code::UNAVAILABLE, sentence);
         }
         let look = locks.inspect(self.space(), self.name);
         let held = match timeout(Duration::from_secs(2), look).await {
-            Ok(Ok(state)) => phrase::holders(&state),
+            Ok(Ok(state)) => describe::holders(&state),
             Ok(Err(error)) if !error.is_retryable() => return error.into(),
             _ => None,
         };
         let code = self.args.busy_exit_code;
         match (output::says(Verbosity::Normal), held) {
-            (false, _) => Failure::silent(code),
-            (true, None) => Failure::new(code, format!("did not acquire {subject}")),
+            (false, _) => ExitError::silent(code),
+            (true, None) => ExitError::new(code, format!("did not acquire {subject}")),
             (true, Some(by)) => {
-                Failure::new(code, format!("did not acquire {subject}: held by {by}"))
+                ExitError::new(code, format!("did not acquire {subject}: held by {by}"))
             }
         }
     }
 
-    async fn withdraw(&self, locks: &LockManager, why: Signal, signals: &mut Signals) -> Failure {
+    async fn withdraw(&self, locks: &LockManager, why: Signal, signals: &mut Signals) -> ExitError {
         tokio::select! {
             () = close(locks) => {}
             // Asked for once more: then its lease has to end by itself.
             _ = signals.next() => {}
         }
-        let subject = phrase::subject(self.space(), self.name);
-        Failure::signal(why, format!("interrupted while waiting for {subject}"))
+        let subject = describe::subject(self.space(), self.name);
+        ExitError::signal(why, format!("interrupted while waiting for {subject}"))
     }
 }
 
@@ -331,7 +331,7 @@ pub(crate) async fn close(locks: &LockManager) {
 }
 
 /// The same, but hardly waits for a backend that failed.
-pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, Failure>) {
+pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, ExitError>) {
     match result {
         Err(failure) if failure.is_of_the_backend() => {
             let _ = timeout(PATIENCE / 10, locks.shutdown()).await;
@@ -352,7 +352,7 @@ impl Spinner {
     fn show(&self, since: Duration, line: &str) {
         const FACES: [char; 4] = ['|', '/', '-', '\\'];
         let face = FACES[(since.as_millis() / 100) as usize % FACES.len()];
-        let text = printable(&format!("{face} {}: {line}", phrase::duration(since)));
+        let text = printable(&format!("{face} {}: {line}", describe::duration(since)));
         let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
         // A line that wraps could not be written over.
         let short: String = text.chars().take(usize::from(width.max(20)) - 1).collect();

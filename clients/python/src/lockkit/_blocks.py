@@ -16,9 +16,9 @@ import weakref
 from types import FrameType
 from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
 
-from ._lease import Lease
+from ._held_lock import HeldLock
 
-G = TypeVar("G", bound=Lease)
+G = TypeVar("G", bound=HeldLock)
 
 Caller = Tuple[int, int]
 """A frame, by what it is and what it runs: the address alone is used again. Not the frame itself,
@@ -49,7 +49,7 @@ class Block(Generic[G]):
             handle, *arguments = arguments  # type: ignore[assignment]
         guard, self.guard = self.guard, None
         if guard is None:
-            guard = handle._entered.take(caller_of(sys._getframe(1)))
+            guard = handle._blocks.take(caller_of(sys._getframe(1)))
         return self._leave(guard, *arguments)
 
 
@@ -86,7 +86,7 @@ class _Entry(Generic[G]):
         self.party = party
 
 
-class Entered(Generic[G]):
+class OpenBlocks(Generic[G]):
     """The guards of a handle whose ``__enter__`` was called by hand. They stay until ``__exit__`` is:
     whoever has the handle may call that. ``party`` is the thread or task that runs."""
 

@@ -11,11 +11,11 @@ use lockkit_http::wire::{self, Code};
 
 use crate::body::Body;
 use crate::caller::Caller;
-use crate::response::{Answer, Refusal};
-use crate::service::{Service, unbased};
-use crate::tokens::Verb;
+use crate::response::{Answer, ErrorResponse};
+use crate::service::{Service, without_offset};
+use crate::tokens::Permission;
 
-type Result<T> = std::result::Result<Answer<T>, Refusal>;
+type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
 
 pub(crate) async fn inspect(
     Shared(service): Shared<Service>,
@@ -23,22 +23,22 @@ pub(crate) async fn inspect(
     Body(key): Body<wire::Key>,
 ) -> Result<wire::Lock> {
     let key = key.for_driver()?;
-    caller.check(Verb::Read, &key.namespace, &key.name)?;
-    let base = service.base(&key.namespace).await?;
+    caller.check(Permission::Read, &key.namespace, &key.name)?;
+    let offset = service.token_offset(&key.namespace).await?;
     let state = service.driver().inspect(&key).await?;
-    Ok(Answer::ok(wire::Lock::of(rebased(state, base))))
+    Ok(Answer::ok(wire::Lock::of(state_with_offset(state, offset))))
 }
 
 pub(crate) async fn list(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::List>,
+    Body(request): Body<wire::ListBody>,
 ) -> Result<wire::Page> {
     let request = request.for_driver()?;
-    caller.check_names(Verb::Read, &request.namespace, &request.prefix)?;
-    let base = service.base(&request.namespace).await?;
+    caller.check_names(Permission::Read, &request.namespace, &request.prefix)?;
+    let offset = service.token_offset(&request.namespace).await?;
     let mut page = service.driver().list(&request).await?;
-    page.states = page.states.into_iter().map(|state| rebased(state, base)).collect();
+    page.states = page.states.into_iter().map(|state| state_with_offset(state, offset)).collect();
     Ok(Answer::ok(wire::Page::of(page)))
 }
 
@@ -48,50 +48,50 @@ pub(crate) async fn changed(
     Body(request): Body<wire::Changed>,
 ) -> Result<wire::Lock> {
     let key = request.key.for_driver()?;
-    caller.check(Verb::Read, &key.namespace, &key.name)?;
-    let base = service.base(&key.namespace).await?;
-    let seen = LockState::new(key.clone(), wire::standings(request.seen), None);
-    let seen = unrebased(seen, base);
+    caller.check(Permission::Read, &key.namespace, &key.name)?;
+    let offset = service.token_offset(&key.namespace).await?;
+    let seen = LockState::new(key.clone(), wire::claim_states(request.seen), None);
+    let seen = state_without_offset(seen, offset);
     let change = service.driver().changed(&key, &seen);
-    let place = service.place(&caller)?;
+    let place = service.wait_permit(&caller)?;
     let state = match service.wait(&place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => service.driver().inspect(&key).await?,
     };
-    Ok(Answer::ok(wire::Lock::of(rebased(state, base))))
+    Ok(Answer::ok(wire::Lock::of(state_with_offset(state, offset))))
 }
 
 pub(crate) async fn break_claim(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Break>,
-) -> Result<wire::Broke> {
+    Body(request): Body<wire::BreakBody>,
+) -> Result<wire::BreakResult> {
     let key = request.key.for_driver()?;
-    caller.check(Verb::Break, &key.namespace, &key.name)?;
+    caller.check(Permission::Break, &key.namespace, &key.name)?;
     let by = breaker(&caller, request.by);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let at_unix_ms = request.at_unix_ms.unwrap_or_else(|| u64::try_from(now()).unwrap_or(0));
     let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced: request.force };
     record.check()?;
-    let base = service.base(&key.namespace).await?;
-    let Some(token) = unbased(request.token, base) else {
-        return Ok(Answer::ok(wire::Broke { found: false }));
+    let offset = service.token_offset(&key.namespace).await?;
+    let Some(token) = without_offset(request.token, offset) else {
+        return Ok(Answer::ok(wire::BreakResult { found: false }));
     };
     let force = if request.force { BreakMode::Forced } else { BreakMode::Graceful };
     let found = service.driver().break_claim(&key, token, force, &record).await?;
-    Ok(Answer::ok(wire::Broke { found }))
+    Ok(Answer::ok(wire::BreakResult { found }))
 }
 
 pub(crate) async fn resize(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Resize>,
+    Body(request): Body<wire::ResizeBody>,
 ) -> Result<wire::Limit> {
     let key = request.key.for_driver()?;
-    caller.check(Verb::Lock, &key.namespace, &key.name)?;
+    caller.check(Permission::Lock, &key.namespace, &key.name)?;
     if request.key.space != wire::SpaceName::Semaphore {
         let detail = "only a semaphore has a limit: give \"space\": \"semaphore\" in its key";
-        return Err(Refusal::new(Code::Invalid, detail));
+        return Err(ErrorResponse::new(Code::Invalid, detail));
     }
     let limit = service.driver().resize(&key, request.limit()).await?;
     Ok(Answer::ok(wire::Limit { limit }))
@@ -123,12 +123,12 @@ pub(crate) async fn alive() -> Response {
 /// Whether the backend answers.
 pub(crate) async fn ready(
     Shared(service): Shared<Service>,
-) -> std::result::Result<Response, Refusal> {
+) -> std::result::Result<Response, ErrorResponse> {
     service.driver().health().await?;
     Ok("ok\n".into_response())
 }
 
-/// Who breaks. A caller with a token goes by the token's name: its own word is no proof.
+/// The client that breaks. A caller with a token goes by the token's name: its own word is no proof.
 fn breaker(caller: &Caller, said: Option<ClientIdentity>) -> ClientIdentity {
     let by = said.unwrap_or_else(ClientIdentity::of_this_process);
     match caller.name() {
@@ -137,17 +137,17 @@ fn breaker(caller: &Caller, said: Option<ClientIdentity>) -> ClientIdentity {
     }
 }
 
-pub(super) fn rebased(mut state: LockState, base: u64) -> LockState {
+pub(super) fn state_with_offset(mut state: LockState, offset: u64) -> LockState {
     for standing in &mut state.line {
-        let number = standing.token.get().saturating_add(base);
+        let number = standing.token.get().saturating_add(offset);
         standing.token = Token::new(number).unwrap_or(standing.token);
     }
     state
 }
 
-fn unrebased(mut state: LockState, base: u64) -> LockState {
+fn state_without_offset(mut state: LockState, offset: u64) -> LockState {
     for standing in &mut state.line {
-        standing.token = unbased(standing.token, base).unwrap_or(standing.token);
+        standing.token = without_offset(standing.token, offset).unwrap_or(standing.token);
     }
     state
 }

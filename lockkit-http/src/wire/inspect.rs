@@ -7,7 +7,7 @@ use lockkit_core::state::{self, Cursor, LockState};
 use lockkit_core::{BreakRecord, ClientIdentity, Error, Mode, Name, Namespace, Space, Token};
 use serde::{Deserialize, Serialize};
 
-use super::claims::Kind;
+use super::claims::ModeKind;
 use super::{ms_down, text};
 
 /// Which lock or semaphore.
@@ -110,8 +110,8 @@ pub struct ClaimState {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
-    pub mode: Kind,
+    /// Its mode.
+    pub mode: ModeKind,
     /// Of a semaphore: how many it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
@@ -127,7 +127,7 @@ pub struct ClaimState {
     pub ttl_ms: u64,
     /// What is left of its lease.
     pub expires_in_ms: u64,
-    /// How long ago it was put in line.
+    /// How long ago it was put into the queue.
     pub queued_for_ms: u64,
     /// How long it has been holding; absent while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,39 +137,39 @@ pub struct ClaimState {
 }
 
 impl ClaimState {
-    fn of(standing: state::ClaimState) -> Self {
-        let (mode, permits, limit) = Kind::of(standing.mode);
+    fn of(claim: state::ClaimState) -> Self {
+        let (mode, permits, limit) = ModeKind::of(claim.mode);
         Self {
-            token: standing.token,
+            token: claim.token,
             mode,
             permits,
             limit,
-            holder: standing.identity,
-            note: standing.note,
-            ttl_ms: ms_down(standing.ttl),
-            expires_in_ms: ms_down(standing.expires_in),
-            queued_for_ms: ms_down(standing.queued_for),
-            held_for_ms: standing.held_for.map(ms_down),
-            broken: standing.broken,
+            holder: claim.identity,
+            note: claim.note,
+            ttl_ms: ms_down(claim.ttl),
+            expires_in_ms: ms_down(claim.expires_in),
+            queued_for_ms: ms_down(claim.queued_for),
+            held_for_ms: claim.held_for.map(ms_down),
+            broken: claim.broken,
         }
     }
 
     fn for_driver(self) -> state::ClaimState {
         let mode = match (self.mode, self.permits, self.limit) {
-            (Kind::Exclusive, ..) => Mode::Exclusive,
-            (Kind::Shared, ..) => Mode::Shared,
-            (Kind::Permits, permits, limit) => {
+            (ModeKind::Exclusive, ..) => Mode::Exclusive,
+            (ModeKind::Shared, ..) => Mode::Shared,
+            (ModeKind::Permits, permits, limit) => {
                 Mode::Permits { permits: permits.unwrap_or(1), limit: limit.unwrap_or(1) }
             }
         };
-        let mut standing = state::ClaimState::new(self.token, mode, self.holder);
-        standing.note = self.note;
-        standing.ttl = Duration::from_millis(self.ttl_ms);
-        standing.expires_in = Duration::from_millis(self.expires_in_ms);
-        standing.queued_for = Duration::from_millis(self.queued_for_ms);
-        standing.held_for = self.held_for_ms.map(Duration::from_millis);
-        standing.broken = self.broken;
-        standing
+        let mut claim = state::ClaimState::new(self.token, mode, self.holder);
+        claim.note = self.note;
+        claim.ttl = Duration::from_millis(self.ttl_ms);
+        claim.expires_in = Duration::from_millis(self.expires_in_ms);
+        claim.queued_for = Duration::from_millis(self.queued_for_ms);
+        claim.held_for = self.held_for_ms.map(Duration::from_millis);
+        claim.broken = self.broken;
+        claim
     }
 }
 
@@ -226,8 +226,8 @@ pub struct Seen {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
-    /// How it shares.
-    pub mode: Kind,
+    /// Its mode.
+    pub mode: ModeKind,
     /// Of a semaphore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
@@ -257,7 +257,7 @@ impl Changed {
 }
 
 /// The state that was seen, as far as it tells lines apart.
-pub fn standings(seen: Vec<Seen>) -> Vec<state::ClaimState> {
+pub fn claim_states(seen: Vec<Seen>) -> Vec<state::ClaimState> {
     let nobody = || ClientIdentity { host: String::new(), pid: 0, program: String::new() };
     seen.into_iter()
         .map(|it| ClaimState {
@@ -281,15 +281,15 @@ pub fn standings(seen: Vec<Seen>) -> Vec<state::ClaimState> {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::List;
+/// use lockkit_http::wire::ListBody;
 ///
-/// let it: List = serde_json::from_str(r#"{"prefix": "shop", "names": "invoice/"}"#)?;
-/// assert_eq!(it.limit, List::most());
+/// let it: ListBody = serde_json::from_str(r#"{"prefix": "shop", "names": "invoice/"}"#)?;
+/// assert_eq!(it.limit, ListBody::most());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct List {
+pub struct ListBody {
     /// As in [`Claim`](super::Claim).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
@@ -303,11 +303,11 @@ pub struct List {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// At most this many: 1,000 at most, and by default.
-    #[serde(default = "List::most")]
+    #[serde(default = "ListBody::most")]
     pub limit: usize,
 }
 
-impl List {
+impl ListBody {
     /// The longest page.
     pub fn most() -> usize {
         1_000
@@ -364,7 +364,7 @@ impl Page {
     }
 }
 
-impl List {
+impl ListBody {
     /// What is sent for a request.
     pub fn of(request: &state::ListRequest) -> Self {
         Self {
@@ -392,15 +392,15 @@ impl List {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Resize;
+/// use lockkit_http::wire::ResizeBody;
 ///
-/// let it: Resize = serde_json::from_str(r#"{"key": {"name": "imports", "space": "semaphore"}, "limit": 8}"#)?;
+/// let it: ResizeBody = serde_json::from_str(r#"{"key": {"name": "imports", "space": "semaphore"}, "limit": 8}"#)?;
 /// assert!(!it.if_unset);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
+pub struct ResizeBody {
     /// Which semaphore; its space is `semaphore`.
     pub key: Key,
     /// The limit.
@@ -410,7 +410,7 @@ pub struct Resize {
     pub if_unset: bool,
 }
 
-impl Resize {
+impl ResizeBody {
     /// For a driver.
     pub fn limit(&self) -> SetLimit {
         match self.if_unset {
@@ -431,18 +431,18 @@ pub struct Limit {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Break;
+/// use lockkit_http::wire::BreakBody;
 ///
 /// let json = r#"
 ///     {"key": {"name": "invoice/42"}, "token": "42", "reason": "the host is gone"}
 /// "#;
-/// let it: Break = serde_json::from_str(json)?;
+/// let it: BreakBody = serde_json::from_str(json)?;
 /// assert!(!it.force, "gracefully");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Break {
+pub struct BreakBody {
     /// Which lock.
     pub key: Key,
     /// The token of the claim, so that nobody else is broken by mistake.
@@ -462,9 +462,9 @@ pub struct Break {
     pub reason: Option<String>,
 }
 
-/// The answer to a [`Break`].
+/// The answer to a [`BreakBody`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Broke {
+pub struct BreakResult {
     /// Whether there was such a claim.
     pub found: bool,
 }

@@ -12,7 +12,7 @@ from ._errors import LockLost, LossReason
 from ._record import Record
 
 
-class Lease:
+class HeldLock:
     """A lock that was taken: its token, and whether it is still valid. Reading does no I/O."""
 
     def __init__(self, hold: Hold) -> None:

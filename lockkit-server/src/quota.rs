@@ -1,5 +1,5 @@
-//! Places for those that come at the same time, as requests that wait or as connections: how many
-//! are taken, in all and by one.
+//! Limits of what is open at the same time, waiting requests or connections: in all, and for each
+//! caller or peer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use lockkit_core::driver::locked;
 
-/// The places. Cheap to clone.
+/// A quota with permits. Cheap to clone.
 #[derive(Debug)]
-pub(crate) struct Places<K>(Arc<Shared<K>>);
+pub(crate) struct Quota<K>(Arc<Shared<K>>);
 
 #[derive(Debug)]
 struct Shared<K> {
@@ -24,9 +24,9 @@ struct Taken<K> {
     by: HashMap<K, usize>,
 }
 
-/// One of them, until it is dropped.
+/// A permit of a quota, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<K: Eq + Hash>(Arc<Shared<K>>, K);
+pub(crate) struct QuotaPermit<K: Eq + Hash>(Arc<Shared<K>>, K);
 
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Full {
     OfAll(usize),
 }
 
-impl<K: Clone + Eq + Hash> Places<K> {
+impl<K: Clone + Eq + Hash> Quota<K> {
     /// So many in all, and of one.
     pub(crate) fn new(all: usize, of_one: usize) -> Self {
         let taken = Mutex::new(Taken { all: 0, by: HashMap::new() });
@@ -49,8 +49,8 @@ impl<K: Clone + Eq + Hash> Places<K> {
         locked(&self.0.taken).all
     }
 
-    /// A place for one more.
-    pub(crate) fn enter(&self, who: &K) -> Result<Place<K>, Full> {
+    /// A permit for one more.
+    pub(crate) fn enter(&self, who: &K) -> Result<QuotaPermit<K>, Full> {
         let (most, most_of_one) = self.0.most;
         let mut taken = locked(&self.0.taken);
         let own = taken.by.get(who).copied().unwrap_or(0);
@@ -62,11 +62,11 @@ impl<K: Clone + Eq + Hash> Places<K> {
         }
         taken.all += 1;
         taken.by.insert(who.clone(), own + 1);
-        Ok(Place(self.0.clone(), who.clone()))
+        Ok(QuotaPermit(self.0.clone(), who.clone()))
     }
 }
 
-impl<K: Eq + Hash> Drop for Place<K> {
+impl<K: Eq + Hash> Drop for QuotaPermit<K> {
     fn drop(&mut self) {
         let mut taken = locked(&self.0.taken);
         taken.all -= 1;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn one_cannot_take_every_place_and_leaves_none_taken() {
-        let places = Places::new(3, 2);
+        let places = Quota::new(3, 2);
         let first = places.enter(&"a").unwrap();
         let second = places.enter(&"a").unwrap();
         assert_eq!(places.enter(&"a").unwrap_err(), Full::OfOne(2));
