@@ -1,11 +1,11 @@
 //! Whom to wake: the claims that wait through the drivers of this process, and what messages call them.
 //! No I/O.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal, locked};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error};
 
@@ -37,8 +37,7 @@ pub(crate) struct Wakes {
 /// All drivers of this process: a release through one rings at the others.
 fn drivers() -> MutexGuard<'static, Vec<Weak<Wakes>>> {
     static DRIVERS: OnceLock<Mutex<Vec<Weak<Wakes>>>> = OnceLock::new();
-    // Nothing panics while it holds this lock, so what is poisoned is sound.
-    DRIVERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    locked(DRIVERS.get_or_init(Mutex::default))
 }
 
 impl Wakes {
@@ -78,16 +77,14 @@ impl Wakes {
         outcome
     }
 
-    /// The answers to a renewal of these claims, of which those that wait are asked about later.
+    /// The answers to a renewal of these claims, of which those that wait are polled for later.
     pub(crate) fn renewed(
         &self,
         claims: &[Arc<Claim>],
-        told: Vec<Fate>,
+        states: Vec<Fate>,
     ) -> Vec<Result<Renewal, Error>> {
-        let each = claims.iter().zip(told).map(|(claim, (renewal, lease))| {
-            if let Renewal::Waits { ahead } = renewal {
-                self.claims.queued(&claim.id, ahead, lease);
-            }
+        let each = claims.iter().zip(states).map(|(claim, (renewal, lease))| {
+            self.claims.renewed(&claim.id, &renewal, lease);
             Ok(renewal)
         });
         each.collect()

@@ -21,8 +21,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 const LONG: Duration = Duration::from_secs(300);
 const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "bases"];
 /// What only the sweep needs, which goes on without what it may not; a fence, or a waiter that is not
-/// notified; clients of earlier versions; and what nothing needs.
-const SPARE: [&str; 14] = [
+/// notified; and what nothing needs.
+const SPARE: [&str; 12] = [
     "INSERT ON lockkit_meta",
     "UPDATE ON lockkit_meta",
     "DELETE ON lockkit_meta",
@@ -31,12 +31,10 @@ const SPARE: [&str; 14] = [
     "DELETE ON lockkit_breaks",
     "DELETE ON lockkit_registers",
     "DELETE ON lockkit_bases",
-    "EXECUTE ON lockkit_again",
     "EXECUTE ON lockkit_fence",
     "EXECUTE ON lockkit_look",
     // Of a register that was written while the clock was ahead.
     "EXECUTE ON lockkit_rebase",
-    "EXECUTE ON lockkit_store",
     "EXECUTE ON lockkit_sweep",
 ];
 

@@ -2,9 +2,8 @@
 //! nothing of the queue is said here.
 #![doc = include_str!("guide.md")]
 
+mod batch;
 mod fence;
-mod flight;
-mod memory;
 mod packet;
 mod promises;
 mod schema;
@@ -23,25 +22,24 @@ use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
-use crate::server::dialect::{Arg, Commands, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::dialect::{Arg, Arguments, Commands, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
+use batch::UncontendedNames;
 pub use fence::TOKENS_TABLE;
-use memory::Memory;
 use packet::{InParts, Packet};
-use schema::Step;
 use statement::{Statement, wrong_arguments};
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
 pub struct MySql {
     statements: HashMap<Verb, Statement>,
-    swift_acquire: Statement,
-    swift_release: Statement,
+    fast_acquire: Statement,
+    fast_release: Statement,
     rebase: Statement,
     /// What makes the tables and procedures, in order.
-    schema: Vec<Step>,
+    schema: Vec<String>,
     prefix: String,
-    alone: Memory,
+    uncontended: UncontendedNames,
     packet: Packet,
     /// Where the last bite of the sweep ended: a list, or nothing.
     swept: Mutex<Row>,
@@ -114,7 +112,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 6;
+    const VERSION: i64 = 7;
     const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
@@ -124,12 +122,12 @@ impl Dialect for MySql {
         let statement = |text: &str| Statement::new(&place(text));
         Self {
             statements: STATEMENTS.map(|(verb, text)| (verb, statement(text))).into(),
-            swift_acquire: statement(include_str!("sql/swift_acquire.sql")),
-            swift_release: statement(include_str!("sql/swift_release.sql")),
+            fast_acquire: statement(include_str!("sql/fast_acquire.sql")),
+            fast_release: statement(include_str!("sql/fast_release.sql")),
             rebase: statement(include_str!("sql/rebase.sql")),
             schema: schema::steps(&prefix),
             prefix,
-            alone: Memory::default(),
+            uncontended: UncontendedNames::default(),
             packet: Packet::default(),
             swept: Mutex::default(),
         }
@@ -170,27 +168,29 @@ impl Dialect for MySql {
         Ok(connection)
     }
 
-    /// The single statements of the swift way run as the session's variables say, and those of a pool are the
+    /// The single statements of the fast path run as the session's variables say, and those of a pool are the
     /// program's. Procedures say themselves what they need.
     async fn meet(&self, _: &MySqlConnectOptions) {
-        self.alone.learns_nothing();
+        self.uncontended.turn_off();
     }
 
     async fn run(
         &self,
         connection: &mut MySqlConnection,
         verb: Verb,
-        args: &[Arg<'_>],
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        match verb {
-            Verb::Acquire => self.acquire(connection, args).await,
-            Verb::Release => self.release(connection, args).await,
-            Verb::Carry => self.carry(connection, args).await,
-            Verb::Renew | Verb::Look => self.about(connection, verb, args).await,
-            Verb::Amend | Verb::Resize => {
-                self.alone.forget(args);
-                self.ask(connection, verb, args).await
+        let args = match arguments {
+            Arguments::Batch([one], client) if verb != Verb::Carry => {
+                return self.single(connection, one, client).await;
             }
+            Arguments::Batch(operations, _) => return self.carry(connection, operations).await,
+            Arguments::Claims(claims, _) => {
+                return self.claim_states(connection, verb, claims).await;
+            }
+            Arguments::List(args) => args,
+        };
+        match verb {
             Verb::List => {
                 let Some(Arg::Bytes(prefix)) = args.get(2) else { return Err(wrong_arguments()) };
                 // Names have 512 bytes at most, so none that has the prefix is greater.

@@ -1,11 +1,14 @@
 //! The verbs that are more than one statement with the verb's arguments.
 
+use lockkit_core::Claim;
+use lockkit_core::driver::locked;
 use sqlx::mysql::MySqlConnection;
 
-use super::flight::{Flight, left_out};
+use super::batch::{self, PackedBatch, is_one_name, left_out};
 use super::statement::{self, texts, wrong_arguments};
 use super::{IDLE, MySql, judge};
-use crate::server::dialect::{Arg, Cell, Row, Verb, Verdict};
+use crate::server::dialect::{Arg, Cell, Operation, OperationKind, Row, Verb, Verdict};
+use crate::wake::Tag;
 
 impl MySql {
     /// The statement of a verb, with these arguments.
@@ -47,16 +50,16 @@ impl MySql {
         }
     }
 
-    /// A renewal or a look, in as few requests as fit into the server's packets.
-    pub(super) async fn about(
+    /// A renewal or a poll, in as few requests as fit into the server's packets.
+    pub(super) async fn claim_states(
         &self,
         connection: &mut MySqlConnection,
         verb: Verb,
-        args: &[Arg<'_>],
+        claims: &[&Claim],
     ) -> Result<Vec<Row>, sqlx::Error> {
         let mut rows = Vec::new();
         let mut before = 0;
-        for (count, text) in texts(args, self.packet.part()).ok_or_else(wrong_arguments)? {
+        for (count, text) in texts(claims, self.packet.part()) {
             let part = match self.ask(connection, verb, &[Arg::Bytes(text.as_bytes())]).await {
                 Err(error) if count > 1 => return Err(self.packet.parted(error, text.len())),
                 answer => answer?,
@@ -67,70 +70,55 @@ impl MySql {
         Ok(rows)
     }
 
-    /// One row where the name is believed to be free, the whole work otherwise.
-    pub(super) async fn acquire(
+    /// One operation: a single row where the name is believed to be uncontended, the procedure otherwise.
+    pub(super) async fn single(
         &self,
         connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
+        one: &Operation<'_>,
+        client: &Tag,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let [_, _, _, _, Arg::Int(weight), Arg::Int(limit), Arg::Int(hold), ..] = args else {
-            return Err(wrong_arguments());
+        let args = one.single(client);
+        // The number of columns of the verb; behind them a procedure says whether the name is contended.
+        let (fast, verb, columns, uncontended) = match one.kind {
+            OperationKind::Release => (&self.fast_release, Verb::Release, 2, 0),
+            _ => (&self.fast_acquire, Verb::Acquire, 6, 1),
         };
-        // More than the limit may wait, but never takes a free name as it is.
-        if weight <= limit && self.alone.is_known(args) {
-            let done = self.swift_acquire.bind(args)?.execute(&mut *connection).await?;
+        if self.uncontended.has(one) {
+            let done = fast.bind(&args)?.execute(&mut *connection).await?;
             if done.rows_affected() == 1 {
                 let token = i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX);
-                return Ok(vec![Row::granted(token, *hold)]);
+                return Ok(vec![batch::done(one, token)]);
             }
-            self.alone.forget(args);
+            self.uncontended.forget(one);
         }
-        let rows = self.ask(connection, Verb::Acquire, args).await?;
-        let [row] = <[Row; 1]>::try_from(rows).map_err(|_| wrong_arguments())?;
-        if row.int(6) == Some(1) {
-            self.alone.learn(args);
-        }
-        Ok(vec![cut(row, 6)])
-    }
-
-    pub(super) async fn release(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        if self.alone.is_known(args) {
-            let done = self.swift_release.bind(args)?.execute(&mut *connection).await?;
-            if done.rows_affected() == 1 {
-                return Ok(vec![Row::released()]);
+        let mut rows = self.ask(connection, verb, &args).await?;
+        for row in &mut rows {
+            if row.int(0) == Some(1) && row.int(columns) == Some(uncontended) {
+                self.uncontended.learn(one);
             }
-            self.alone.forget(args);
+            row.0.truncate(columns);
         }
-        let rows = self.ask(connection, Verb::Release, args).await?;
-        let [row] = <[Row; 1]>::try_from(rows).map_err(|_| wrong_arguments())?;
-        if row.int(0) == Some(1) && row.int(2) == Some(0) {
-            self.alone.learn(args);
-        }
-        Ok(vec![cut(row, 2)])
+        Ok(rows)
     }
 
     pub(super) async fn carry(
         &self,
         connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
+        operations: &[Operation<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let flight = Flight::new(args, &self.alone).ok_or_else(wrong_arguments)?;
+        let batch = PackedBatch::new(operations, &self.uncontended);
         let mut rows = Vec::new();
-        // The last step that was left out: those of its list behind it stay behind it.
+        // The last operation that was left out: later ones of its name stay behind it.
         let mut left = None;
-        let whole = 0..flight.len();
-        let mut parts = vec![whole];
+        let mut parts = vec![0..operations.len()];
         while let Some(mut part) = parts.pop() {
-            while !part.is_empty() && left.is_some_and(|at| flight.is_one_list(at, part.start)) {
+            let is_behind = |at: usize, one: usize| is_one_name(&operations[at], &operations[one]);
+            while !part.is_empty() && left.is_some_and(|at| is_behind(at, part.start)) {
                 rows.push(left_out(part.start));
                 part.start += 1;
             }
             let Some(last) = part.clone().last() else { continue };
-            let packed = flight.arguments(&part);
+            let packed = batch.arguments(&part);
             let packed = packed.bind();
             if bytes(&packed) > self.packet.part() {
                 if part.len() == 1 {
@@ -144,8 +132,8 @@ impl MySql {
                 continue;
             }
             let answer = match self.ask(connection, Verb::Carry, &packed).await {
-                // Another transaction was in the way, and this part did nothing. What the parts before it did
-                // is told, and not repeated.
+                // Another transaction was in the way, and this part did nothing. What the parts before it
+                // did is answered, and not repeated.
                 Err(error)
                     if !rows.is_empty()
                         && matches!(judge(&error), Verdict::Again | Verdict::HeldUp) =>
@@ -153,12 +141,12 @@ impl MySql {
                     rows.extend(parts.into_iter().chain([part]).flatten().map(left_out));
                     return Ok(rows);
                 }
-                Err(error) if flight.len() > 1 => {
+                Err(error) if operations.len() > 1 => {
                     return Err(self.packet.parted(error, bytes(&packed)));
                 }
                 answer => answer?,
             };
-            let answer = answer.first().and_then(|row| flight.rows(row, &part, &self.alone));
+            let answer = answer.first().and_then(|row| batch.rows(row, &part, &self.uncontended));
             let answer = answer.ok_or_else(wrong_arguments)?;
             if answer.contains(&left_out(last)) {
                 left = Some(last);
@@ -176,15 +164,14 @@ impl MySql {
         let [bite] = args else {
             return Err(wrong_arguments());
         };
-        let lock = || self.swept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let from = lock().clone();
+        let from = locked(&self.swept).clone();
         let bytes = |column| Arg::Bytes(from.bytes(column).unwrap_or_default());
         let space = Arg::Int(from.int(1).unwrap_or(-1));
         let idle = Arg::Int(IDLE.as_micros() as i64);
         let args = [bytes(0), space, bytes(2), bite.clone(), idle];
         let rows = self.ask(connection, Verb::Sweep, &args).await?;
         let end = rows.into_iter().find(|row| row.bytes(0).is_some());
-        *lock() = end.unwrap_or_default();
+        *locked(&self.swept) = end.unwrap_or_default();
         Ok(Vec::new())
     }
 }
@@ -203,11 +190,5 @@ fn behind(mut row: Row, before: i64) -> Row {
     if let Some(Cell::Int(number)) = row.0.first_mut() {
         *number += before;
     }
-    row
-}
-
-/// The columns that the verb has: a procedure may tell more.
-fn cut(mut row: Row, columns: usize) -> Row {
-    row.0.truncate(columns);
     row
 }

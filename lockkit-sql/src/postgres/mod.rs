@@ -4,7 +4,6 @@
 
 mod fence;
 mod listen;
-mod pooler;
 mod promises;
 mod statement;
 
@@ -21,8 +20,9 @@ use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
+use crate::rows::{micros, other_version};
 use crate::server::dialect::{
-    Arg, Cell, Commands, Dialect, Heard, Row, Verb, Verdict, without_header,
+    Arg, Arguments, Cell, Commands, Dialect, Heard, Row, Verb, Verdict, without_header,
 };
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 
@@ -78,7 +78,7 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 6;
+    const VERSION: i64 = 7;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
@@ -108,12 +108,14 @@ impl Dialect for Postgres {
 
     fn schema(&self) -> String {
         let body = SCHEMA.replace("{p}", &self.place).replace("{schema}", &self.schema);
+        // PostgreSQL puts the version that it finds there in place of `%`.
+        let body =
+            body.replace("{other_version}", &other_version(&self.schema, "%", Self::VERSION));
         body.replace("{version}", &Self::VERSION.to_string())
     }
 
     async fn install(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // In one message, so in one transaction: whoever comes second finds everything done. An
-        // upgrade waits for the verbs that are under way, one of which may wait for it.
+        // In one message, so in one transaction: the second to run it finds everything done.
         let mut attempts = 0..5;
         loop {
             let schema = sqlx::raw_sql(AssertSqlSafe(self.schema()));
@@ -132,7 +134,7 @@ impl Dialect for Postgres {
         if self.plain.load(Ordering::Relaxed) {
             return options.connect().await;
         }
-        let (connection, is_server) = pooler::open(options).await?;
+        let (connection, is_server) = listen::open(options).await?;
         if !is_server {
             self.plain.store(true, Ordering::Relaxed);
         }
@@ -142,7 +144,7 @@ impl Dialect for Postgres {
     async fn meet(&self, options: &PgConnectOptions) {
         // Until it is known better, also when this is dropped.
         self.plain.store(true, Ordering::Relaxed);
-        if let Ok(prepares) = pooler::prepares(options).await {
+        if let Ok(prepares) = listen::prepares(options).await {
             self.plain.store(!prepares, Ordering::Relaxed);
         }
     }
@@ -151,9 +153,10 @@ impl Dialect for Postgres {
         &self,
         connection: &mut PgConnection,
         verb: Verb,
-        args: &[Arg<'_>],
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error> {
         let text = &self.statements[&verb];
+        let args = &*statement::arguments(verb, arguments);
         let rows = match verb == Verb::Renew && self.tells.load(Ordering::Relaxed) {
             false => self.send(connection, text, args).await,
             true => match self.send(connection, &self.telling, args).await {
@@ -175,9 +178,9 @@ impl Dialect for Postgres {
             }
             rows => rows?,
         };
-        match (verb, args) {
-            (Verb::Acquire, [_, _, _, _, _, _, Arg::Int(hold), ..]) => {
-                Ok(rows.iter().map(|row| taken(row, *hold)).collect())
+        match (verb, arguments) {
+            (Verb::Acquire, Arguments::Batch([one], _)) => {
+                Ok(rows.iter().map(|row| taken(row, micros(one.claim.hold_ttl))).collect())
             }
             (Verb::Release, _) => Ok(rows.iter().map(freed).collect()),
             _ => Ok(rows),
@@ -351,9 +354,8 @@ fn statement(
     let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
     let call = format!("{{p}}{function}({})", args.join(", "));
     let text = match verb {
-        Verb::Acquire => include_str!("sql/swift_acquire.sql"),
-        Verb::Release => include_str!("sql/swift_release.sql"),
-        // Not functions, so that tables of earlier versions of lockkit have them too.
+        Verb::Acquire => include_str!("sql/fast_acquire.sql"),
+        Verb::Release => include_str!("sql/fast_release.sql"),
         Verb::Registers => include_str!("sql/page_of_registers.sql"),
         Verb::Settings => include_str!("sql/settings.sql"),
         Verb::Namespaces => include_str!("sql/namespaces.sql"),

@@ -73,7 +73,8 @@ struct Verbs<D: Dialect> {
 impl<D: Dialect> Commands for Verbs<D> {
     async fn notify(&self, channel: &str) -> Result<(), Error> {
         let driver = self.driver.upgrade().ok_or(Error::Closed)?;
-        driver.call(Verb::Notify, &[Arg::Bytes(channel.as_bytes())]).await.map(drop)
+        driver.call(Verb::Notify, &[Arg::Bytes(channel.as_bytes())]).await?;
+        Ok(())
     }
 
     async fn lost(&self) {
@@ -84,7 +85,7 @@ impl<D: Dialect> Commands for Verbs<D> {
 impl<D: Dialect> Shared<D> {
     /// Looks, which disturbs nobody, and moves on the lines that stand still behind what has ended.
     async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
-        let (mut answers, _) = self.about(Verb::Look, claims).await?;
+        let (mut answers, _) = self.claim_states(Verb::Look, claims).await?;
         let is_stuck = |(state, lease): &Fate| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
         };
@@ -94,13 +95,23 @@ impl<D: Dialect> Shared<D> {
             let moved = self.move_on(&claims).await?;
             stuck.into_iter().zip(moved).for_each(|(at, answer)| answers[at] = answer);
         }
+        for (claim, answer) in claims.iter().zip(&mut answers) {
+            // A poll renews nothing: what it finds counts from the last renewal, not from the poll, as
+            // the poller would have it.
+            if let (Renewal::Holds(grant @ Grant { start: LeaseStart::LastAnswered, .. }), _) =
+                answer
+            {
+                self.wakes.claims.holds(&claim.id, *grant);
+                *answer = (Renewal::Waits { ahead: 0 }, None);
+            }
+        }
         Ok(answers)
     }
 
     /// Renews, which moves lines on.
     async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
         let sent = SteadyClock.now();
-        let (answers, _) = self.about(Verb::Renew, claims).await?;
+        let (answers, _) = self.claim_states(Verb::Renew, claims).await?;
         Ok(answers.into_iter().map(|told| since(sent, told)).collect())
     }
 }

@@ -1,15 +1,16 @@
 //! One verb, asked of the database: within its time, and again where that is harmless. What an error
 //! means is the dialect's to say.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::Writes;
+use lockkit_core::driver::{BatchError, Writes};
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
-use super::dialect::{Arg, Dialect, Row, Verb, Verdict};
+use super::dialect::{Arg, Arguments, Dialect, Row, Verb, Verdict};
 use super::pool::Lease;
 
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
@@ -26,10 +27,9 @@ impl Answer {
     }
 }
 
-/// Why there is no answer, and whether the request may have left.
+/// Why there is no answer.
 struct Failure {
     error: sqlx::Error,
-    sent: bool,
     /// What a server is that takes no writes.
     role: &'static str,
 }
@@ -45,26 +45,45 @@ struct Tries {
     ambiguous: u32,
 }
 
-/// The arguments of an attempt that follows one without an answer.
-fn repeated<'a>(verb: Verb, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
+/// The arguments of a write that follows one without an answer.
+fn repeated<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
     let mut args = args.to_vec();
-    if let (Verb::Store, Some(repeated)) = (verb, args.last_mut()) {
+    if let Some(repeated) = args.last_mut() {
         *repeated = Arg::Int(1);
     }
     args
 }
 
+/// Whether a request that was answered so did nothing: the server refused it, or it was not sent.
+fn is_certain(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(_) | sqlx::Error::Configuration(_))
+}
+
 impl<D: Dialect> Shared<D> {
+    pub(crate) async fn call(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Answer, BatchError> {
+        self.request(verb, Arguments::List(args)).await
+    }
+
     /// Asks, and asks again where the database could not do it, until the time limit is over.
-    pub(crate) async fn call(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Answer, Error> {
+    pub(crate) async fn request(
+        &self,
+        verb: Verb,
+        arguments: Arguments<'_>,
+    ) -> Result<Answer, BatchError> {
         let until = Instant::now() + self.timeout;
-        let mut again = Vec::new();
+        let again = match (verb, arguments) {
+            (Verb::Store, Arguments::List(args)) => repeated(args),
+            _ => Vec::new(),
+        };
         let mut tries = Tries::default();
         let mut last = None;
         for attempt in 0_u32.. {
-            let args = if tries.ambiguous == 0 { args } else { again.as_slice() };
-            let Failure { error, sent, role } = match timeout_at(until, self.ask(verb, args)).await
-            {
+            let is_repeated = tries.ambiguous > 0 && !again.is_empty();
+            let arguments = if is_repeated { Arguments::List(&again) } else { arguments };
+            let sent = AtomicBool::new(false);
+            let answer = timeout_at(until, self.ask(verb, arguments, &sent)).await;
+            let sent = sent.into_inner();
+            let Failure { error, role } = match answer {
                 Ok(Ok(rows)) => {
                     if verb.writes() {
                         self.writes.done();
@@ -72,38 +91,40 @@ impl<D: Dialect> Shared<D> {
                     return Ok(Answer { rows, ambiguous: tries.ambiguous });
                 }
                 Ok(Err(failure)) => failure,
-                Err(_) => return Err(self.late(last)),
+                Err(_) => {
+                    let late = BatchError::refused(self.late(last));
+                    return Err(late.after(tries.ambiguous + u32::from(sent)));
+                }
             };
+            let failed = |error| BatchError::refused(error).after(tries.ambiguous);
             match self.dialect.verdict(&error) {
-                // Others wait for the place of their flight: core asks again, or its steps by themselves.
+                // Other operations wait for the connection: core submits these again, each by itself.
                 Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
-                    let held_up = HeldUp { error, ambiguous: tries.ambiguous };
-                    return Err(Error::retryable(D::BACKEND, held_up));
+                    let mut blocked = failed(Error::retryable(D::BACKEND, error));
+                    blocked.would_block = true;
+                    return Err(blocked);
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
                     self.forget_connections();
+                    tries.ambiguous += u32::from(sent && verdict == Verdict::Gone);
                     // A server that is down is core's to wait for.
                     if tries.lost {
-                        return Err(Error::retryable(D::BACKEND, error));
+                        let error = BatchError::refused(Error::retryable(D::BACKEND, error));
+                        return Err(error.after(tries.ambiguous));
                     }
                     tries.lost = true;
-                    if sent && verdict == Verdict::Gone {
-                        tries.ambiguous += 1;
-                        again = repeated(verb, args);
-                    }
                     last = Some(error);
                     continue;
                 }
                 Verdict::InParts => {
                     tries.ambiguous += u32::from(sent);
-                    again = repeated(verb, args);
                     last = Some(error);
                     continue;
                 }
                 Verdict::NoTables if attempt < 3 => {
                     let installed = timeout_at(until, self.install()).await;
-                    installed.map_err(|_| self.late(None))??;
+                    installed.map_err(|_| failed(self.late(None)))?.map_err(failed)?;
                     continue;
                 }
                 // A connection may be read-only for good while the server is not any more.
@@ -114,36 +135,44 @@ impl<D: Dialect> Shared<D> {
                 }
                 Verdict::ReadOnly => {
                     let error = Writes::refused(D::BACKEND, role, error);
-                    return Err(match verb {
-                        // A claim that holds or is in line is kept by asking again.
+                    return Err(failed(match verb {
+                        // A claim that holds or is in its queue is kept by asking again.
                         Verb::Renew | Verb::Release | Verb::Amend => error,
                         _ => self.writes.judge(error),
-                    });
+                    }));
                 }
-                Verdict::Forbidden => return Err(self.forbidden(&error)),
+                Verdict::Forbidden => return Err(failed(self.forbidden(&error))),
                 verdict @ (Verdict::Later
                 | Verdict::Never
                 | Verdict::TooLarge
                 | Verdict::NoTables) => {
-                    return Err(verdict.told(D::BACKEND, error));
+                    let unanswered = u32::from(sent && !is_certain(&error));
+                    return Err(failed(verdict.told(D::BACKEND, error)).after(unanswered));
                 }
             }
             last = Some(error);
             let pause = rand::rng().random_range(0..=(1_u64 << attempt.min(6)));
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
-        Err(self.late(last))
+        Err(BatchError::refused(self.late(last)).after(tries.ambiguous))
     }
 
-    async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
+    /// One attempt; `sent` says whether the request may have left when this is dropped or fails.
+    async fn ask(
+        &self,
+        verb: Verb,
+        arguments: Arguments<'_>,
+        sent: &AtomicBool,
+    ) -> Result<Vec<Row>, Failure> {
         // One connection is always left for renewals.
         let _place = match verb {
             Verb::Renew => None,
             _ => self.others.acquire().await.ok(),
         };
         let lease = self.connections.lease(&self.dialect).await;
-        let mut lease = lease.map_err(|error| Failure { error, sent: false, role: "" })?;
-        let answer = self.dialect.run(lease.connection(), verb, args).await;
+        let mut lease = lease.map_err(|error| Failure { error, role: "" })?;
+        sent.store(true, Ordering::Relaxed);
+        let answer = self.dialect.run(lease.connection(), verb, arguments).await;
         let mut role = "";
         match &answer {
             Err(error) if self.closes(error) => {
@@ -153,12 +182,17 @@ impl<D: Dialect> Shared<D> {
             }
             _ => lease.give_back(),
         }
-        answer.map_err(|error| Failure { error, sent: true, role })
+        answer.map_err(|error| Failure { error, role })
     }
 
     /// Which kind of server takes no writes.
     async fn role(&self, lease: &mut Lease<D>) -> &'static str {
-        match self.dialect.run(lease.connection(), Verb::Standby, &[]).await.as_deref() {
+        match self
+            .dialect
+            .run(lease.connection(), Verb::Standby, Arguments::List(&[]))
+            .await
+            .as_deref()
+        {
             Ok([row]) if row.int(0) == Some(1) => D::STANDBY,
             _ => "the login has a read-only role",
         }
@@ -185,18 +219,18 @@ impl<D: Dialect> Shared<D> {
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.dialect.verdict(&error) {
-            verdict if verdict.may_pass() => verdict.told(D::BACKEND, error),
             Verdict::ReadOnly => {
-                let role = "lockkit's tables are not there, or older";
+                let role = "lockkit's tables are not there";
                 self.writes.judge(Writes::refused(D::BACKEND, role, error))
             }
-            _ => Error::permanent(
+            Verdict::Forbidden => Error::permanent(
                 D::BACKEND,
                 format!(
-                    "lockkit's tables are not there, or older, and this user may not make them ({error}); \
+                    "lockkit's tables are not there, and this user may not make them ({error}); \
                      `lockkit schema` prints the statements for who may"
                 ),
             ),
+            verdict => verdict.told(D::BACKEND, error),
         })
     }
 
@@ -223,22 +257,5 @@ impl<D: Dialect> Shared<D> {
             None => format!("no answer within {limit:?}"),
         };
         Error::retryable(D::BACKEND, told)
-    }
-}
-
-/// Somebody else's transaction has locked what was to be written. Nothing was done.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-struct HeldUp {
-    error: sqlx::Error,
-    ambiguous: u32,
-}
-
-/// Whether an operation did nothing because of another transaction; then how many attempts before the
-/// last one got no answer.
-pub(super) fn held_up(error: &Error) -> Option<u32> {
-    match error {
-        Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.ambiguous),
-        _ => None,
     }
 }

@@ -2,13 +2,16 @@
 //! what an error means; no rule of the queue, no time, no connection of its own.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Claim, Error, Key};
 use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
+use crate::rows::{columns, micros};
+use crate::wake::Tag;
 
 /// The options by which sqlx connects to a kind of server.
 pub(crate) type OptionsOf<D> = <ConnectionOf<D> as Connection>::Options;
@@ -51,10 +54,11 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Reads a URL without lockkit's options. The error does not contain the password.
     fn parse(url: &str) -> Result<OptionsOf<Self>, Error>;
 
-    /// The statements that make or upgrade the tables and functions, for people.
+    /// The statements that make the tables and functions, for people.
     fn schema(&self) -> String;
 
-    /// Makes or upgrades them, in one step that is safe when many do it at once.
+    /// Makes what is missing of them, safely when many do it at once; fails where they have another
+    /// version.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
 
     /// Opens a connection of lockkit's own, and makes sure that it serves.
@@ -72,7 +76,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         &self,
         connection: &mut ConnectionOf<Self>,
         verb: Verb,
-        args: &[Arg<'_>],
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error>;
 
     /// What the settings that [`Verb::Settings`] reads leave of the promises.
@@ -143,17 +147,13 @@ pub enum Verb {
     Acquire,
     /// Key, `b` id. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
     Release,
-    /// Many acquires and releases: `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` what (0
-    /// release, 1 acquire, 2 try), `n[]` weights, `n[]` capacities, `n[]` hold ttls, `n[]` wait ttls,
-    /// `b[]` identities, `b?[]` notes, `b` client; sorted by their keys. Steps of one key are carried out
-    /// in the order in which they stand here.
+    /// Many operations: [`Arguments::Batch`].
     ///
-    /// A row a step, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never waits
-    /// for another transaction: a step whose list is locked by one has the outcome 9, *left out*, and
-    /// nothing was done. Every step of that key behind it is left out too.
+    /// A row an operation, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never
+    /// waits for another transaction: an operation whose queue is locked by one has the outcome 9, *left
+    /// out*, and nothing was done. Every operation of that key after it is left out too.
     Carry,
-    /// `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` hold ttls, `n[]` wait ttls,
-    /// `b` client; claims are sorted by their keys. A row a claim, in any order: `n` index from 0,
+    /// [`Arguments::Claims`]. A row a claim, in any order: `n` index from 0,
     /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
     /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
     /// of the rows), and in one or more of the rows evidence where the server gives it: `n?` its clock, `b?`
@@ -230,6 +230,83 @@ impl Verb {
     }
 }
 
+/// What a statement is sent with.
+#[derive(Clone, Copy, Debug)]
+pub enum Arguments<'a> {
+    /// One argument after the other.
+    List(&'a [Arg<'a>]),
+    /// Operations, sorted by their keys, those of one key in the order in which they are carried out;
+    /// and the id of this client.
+    Batch(&'a [Operation<'a>], &'a Tag),
+    /// Claims, sorted by their keys; and the id of this client.
+    Claims(&'a [&'a Claim], &'a Tag),
+}
+
+/// One operation of a batch.
+#[derive(Clone, Debug)]
+pub struct Operation<'a> {
+    pub(crate) claim: &'a Arc<Claim>,
+    pub(crate) kind: OperationKind,
+    /// JSON.
+    identity: String,
+}
+
+/// What an operation is; the numbers are the servers'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum OperationKind {
+    Release = 0,
+    Acquire = 1,
+    Try = 2,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(claim: &'a Arc<Claim>, kind: OperationKind) -> Self {
+        let identity = match kind {
+            OperationKind::Release => String::new(),
+            _ => claim.identity.to_json(),
+        };
+        Self { claim, kind, identity }
+    }
+
+    pub(crate) fn id(&self) -> &'a [u8] {
+        self.claim.id.as_bytes()
+    }
+
+    pub(crate) fn identity(&self) -> &[u8] {
+        self.identity.as_bytes()
+    }
+
+    pub(crate) fn note(&self) -> Option<&'a [u8]> {
+        self.claim.note.as_deref().map(str::as_bytes)
+    }
+
+    /// Weight, capacity, holding and waiting TTL.
+    pub(crate) fn numbers(&self) -> [i64; 4] {
+        let Claim { mode, hold_ttl, wait_ttl, .. } = &**self.claim;
+        [mode.weight().into(), mode.capacity().into(), micros(*hold_ttl), micros(*wait_ttl)]
+    }
+
+    /// The arguments of [`Verb::Acquire`] or [`Verb::Release`].
+    pub(crate) fn single<'b>(&'b self, client: &'b Tag) -> Vec<Arg<'b>> {
+        let mut args = key_args(&self.claim.key).to_vec();
+        args.push(Arg::Bytes(self.id()));
+        if self.kind != OperationKind::Release {
+            args.extend(self.numbers().map(Arg::Int));
+            args.extend([Arg::Bytes(client), Arg::Bytes(self.identity())]);
+            args.push(self.note().map_or(Arg::Null, Arg::Bytes));
+            args.push(Arg::Int((self.kind == OperationKind::Try).into()));
+        }
+        args
+    }
+}
+
+/// The arguments of a key.
+pub(crate) fn key_args(key: &Key) -> [Arg<'_>; 3] {
+    let (namespace, space, name) = columns(key);
+    [Arg::Bytes(namespace.as_bytes()), Arg::Int(space), Arg::Bytes(name.as_bytes())]
+}
+
 /// An argument of a verb.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
@@ -238,6 +315,7 @@ pub enum Arg<'a> {
     Bytes(&'a [u8]),
     /// Bytes that are not there.
     Null,
+    /// A list; so are the next ones.
     Ints(Vec<i64>),
     Many(Vec<&'a [u8]>),
     /// Bytes, some of which are not there.

@@ -12,20 +12,20 @@ use lockkit_core::state::{
     ClaimState, Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest,
     RegisterState, Severity,
 };
-use lockkit_core::{Error, Key, Name, Namespace};
+use lockkit_core::{ClientIdentity, Error, Key, Name, Namespace};
 
 use super::Shared;
-use super::dialect::{Arg, Dialect, Row, Verb};
+use super::dialect::{Arg, Dialect, Row, Verb, key_args};
 use super::options::ServerDurability;
-use super::verbs::{key, unexpected};
+use super::verbs::unexpected;
 use crate::rows::{
-    self, behind, break_record, from_micros, identity_of, mode_of, space_number, space_of, token_of,
+    self, behind, break_record, from_micros, mode_of, space_number, space_of, token_of,
 };
 
 impl<D: Dialect> Shared<D> {
     pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
-        let answer = self.call(Verb::Inspect, &key(at)).await?;
-        let last = answer.rows.first().and_then(|row| text(row, 13));
+        let answer = self.call(Verb::Inspect, &key_args(at)).await?;
+        let last = answer.rows.first().and_then(|row| row.bytes(13));
         let line: Result<Vec<ClaimState>, Error> =
             answer.rows.iter().filter(|row| row.int(3).is_some()).map(standing::<D>).collect();
         Ok(LockState::new(at.clone(), line?, break_record(last)))
@@ -54,7 +54,7 @@ impl<D: Dialect> Shared<D> {
             let standing = standing::<D>(row)?;
             let Some(key) = key_of(row) else { continue };
             if states.last().is_none_or(|last| last.key != key) {
-                states.push(LockState::new(key, Vec::new(), break_record(text(row, 13))));
+                states.push(LockState::new(key, Vec::new(), break_record(row.bytes(13))));
             }
             if let Some(state) = states.last_mut() {
                 state.line.push(standing);
@@ -116,7 +116,7 @@ impl<D: Dialect> Shared<D> {
                 let setting = |row: &Row| Some((text(row, 0)?, text(row, 1)?));
                 D::judge(&answer.rows.iter().filter_map(setting).collect::<Vec<_>>(), &mut now);
             }
-            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) if error.error.is_retryable() => return Err(error.into()),
             Err(error) => {
                 let why = format!("the settings that decide cannot be read: {error}");
                 now.set(Fault::ServerRestarts, None, &*why);
@@ -170,7 +170,7 @@ fn standing<D: Dialect>(row: &Row) -> Result<ClaimState, Error> {
     let read = || {
         let mode = mode_of(space_of(row.int(1)?), row.int(4)?, row.int(5)?);
         let mut standing =
-            ClaimState::new(token_of(row.int(3)?), mode, identity_of(&text(row, 11)?));
+            ClaimState::new(token_of(row.int(3)?), mode, ClientIdentity::from_json(row.bytes(11)?));
         standing.ttl = from_micros(row.int(6)?);
         standing.queued_for = from_micros(row.int(7)?);
         standing.expires_in = from_micros(row.int(8)?);

@@ -4,8 +4,8 @@
 pub mod dialect;
 
 mod attend;
+pub(crate) mod batch;
 mod call;
-mod carry;
 mod look;
 mod options;
 mod pool;
@@ -30,6 +30,7 @@ use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
+use crate::rows::other_version;
 use crate::wake::{Tag, Wakes};
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
@@ -71,12 +72,13 @@ pub(crate) struct Shared<D: Dialect> {
     operations: AtomicU64,
     /// Rung when a connection was lost.
     lost: Arc<Notify>,
-    /// The connections on which a step may wait for a row that another client has locked: half of them.
+    /// The connections on which an operation may wait for a row that another client has locked: half of
+    /// them.
     may_wait: Semaphore,
     /// The connections for all but renewals.
     others: Semaphore,
-    /// When a flight was held up as a whole.
-    held_up: Mutex<Option<Instant>>,
+    /// When a batch would last have waited as a whole.
+    blocked_at: Mutex<Option<Instant>>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
@@ -130,7 +132,7 @@ impl<D: Dialect> ServerDriver<D> {
         Self::start(Connections::Pool(pool), options).await
     }
 
-    /// The statements that make the tables, or upgrade them, for who may: the driver then runs with
+    /// The statements that make the tables, for who may: the driver then runs with
     /// rights to use them only. `url` and `options` say where they are to be; no I/O.
     pub fn schema(url: &str, options: ServerOptions) -> Result<String, Error> {
         let (options, _) = options.parse(url)?;
@@ -171,7 +173,7 @@ impl<D: Dialect> ServerDriver<D> {
             lost: Arc::default(),
             may_wait: Semaphore::new((most / 2).max(1)),
             others: Semaphore::new(others),
-            held_up: Mutex::default(),
+            blocked_at: Mutex::default(),
         };
         let driver = Self { shared: Arc::new(shared) };
         driver.meet().await;
@@ -192,23 +194,25 @@ impl<D: Dialect> ServerDriver<D> {
         }
     }
 
-    /// Checks the version of the tables, and makes or upgrades them.
+    /// Checks the version of the tables, and makes them where there are none.
     async fn open(&self) -> Result<(), Error> {
         for _ in 0..2 {
             let answer = self.shared.call(Verb::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();
-            let version = row.int(0).unwrap_or(0);
-            if version > D::VERSION {
-                let newer = "the tables were made by a newer version of lockkit";
-                return Err(Error::permanent(D::BACKEND, newer));
-            }
-            if version == D::VERSION {
-                if row.int(2) == Some(1) {
-                    self.shared.sweep().await;
+            match row.int(0) {
+                None => self.shared.install().await?,
+                Some(version) if version == D::VERSION => {
+                    if row.int(2) == Some(1) {
+                        self.shared.sweep().await;
+                    }
+                    return Ok(());
                 }
-                return Ok(());
+                Some(version) => {
+                    let place = self.shared.dialect.tables();
+                    let refusal = other_version(place, version, D::VERSION);
+                    return Err(Error::permanent(D::BACKEND, refusal));
+                }
             }
-            self.shared.install().await?;
         }
         Err(Error::permanent(D::BACKEND, "the tables have no version"))
     }

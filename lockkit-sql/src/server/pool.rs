@@ -3,9 +3,10 @@
 //! by using it. No statements here.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockkit_core::driver::locked;
 use sqlx::pool::PoolConnection;
 use sqlx::{ConnectOptions, Connection, Pool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -38,12 +39,6 @@ struct Idle<D: Dialect> {
     generation: u64,
 }
 
-impl<D: Dialect> Own<D> {
-    fn idle(&self) -> MutexGuard<'_, Idle<D>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<D: Dialect> Connections<D> {
     pub(crate) fn own(options: OptionsOf<D>, most: usize) -> Self {
         let idle = Mutex::new(Idle { connections: Vec::new(), generation: 0 });
@@ -61,14 +56,14 @@ impl<D: Dialect> Connections<D> {
         let permit = own.free.clone().acquire_owned().await;
         let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
         let (kept, generation) = {
-            let mut idle = own.idle();
+            let mut idle = locked(&own.idle);
             (idle.connections.pop(), idle.generation)
         };
         let connection = match kept {
             Some((connection, since)) if since.elapsed() < IDLE => connection,
             _ => {
                 // Whatever lies below has been idle for longer.
-                own.idle().connections.clear();
+                locked(&own.idle).connections.clear();
                 dialect.open(&own.options).await?
             }
         };
@@ -80,7 +75,7 @@ impl<D: Dialect> Connections<D> {
     pub(crate) fn forget(&self) {
         match self {
             Self::Own(own) => {
-                let mut idle = own.idle();
+                let mut idle = locked(&own.idle);
                 idle.connections.clear();
                 idle.generation += 1;
             }
@@ -111,7 +106,7 @@ impl<D: Dialect> Connections<D> {
     pub(crate) async fn close(&self) {
         if let Self::Own(own) = self {
             own.free.close();
-            let connections = std::mem::take(&mut own.idle().connections);
+            let connections = std::mem::take(&mut locked(&own.idle).connections);
             for (connection, _) in connections {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
             }
@@ -149,7 +144,7 @@ impl<D: Dialect> Lease<D> {
     pub(crate) fn give_back(mut self) {
         match self.0.take() {
             Some(Held::Own(connection, own, generation, _permit)) if !own.free.is_closed() => {
-                let mut idle = own.idle();
+                let mut idle = locked(&own.idle);
                 if idle.generation == generation {
                     idle.connections.push((connection, Instant::now()));
                 }

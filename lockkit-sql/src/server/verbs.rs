@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, BreakMode, ClaimEnd, Evidence, Grant, LeaseStart, LockDriver, Registers, Renewal,
-    Renewed, Replies, ServerRun, SetLimit, Step,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Grant, LeaseStart,
+    LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
 
-use super::dialect::{Arg, Dialect, Row, Verb};
+use super::dialect::{Arg, Arguments, Dialect, Row, Verb, key_args};
 use super::{ServerDriver, Shared};
-use crate::rows::{
-    break_record, check_raise, columns, from_micros, micros, space_number, to_json, token_of,
-};
+use crate::rows::{break_record, check_raise, columns, from_micros, micros, token_of};
 use crate::wake::{Fate, Wakes};
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
@@ -32,8 +30,8 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.shared.take_off(steps).await
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.shared.submit(batch).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -61,7 +59,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let (told, evidence) = self.shared.about(Verb::Renew, claims).await?;
+        let (told, evidence) = self.shared.claim_states(Verb::Renew, claims).await?;
         let renewed = self.shared.wakes.renewed(claims, told).into_iter();
         let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
         Ok(renewed.map(|answer| answer.map(with)).collect())
@@ -86,8 +84,8 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let [namespace, space, name] = self::key(key);
-        let record = to_json(record);
+        let [namespace, space, name] = key_args(key);
+        let record = record.to_json();
         let args = [
             namespace,
             space,
@@ -139,7 +137,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         if key.space != Space::Semaphore || !self.shared.capabilities.resize {
             return Err(self.unsupported("resizing a semaphore"));
         }
-        let [namespace, space, name] = self::key(key);
+        let [namespace, space, name] = key_args(key);
         let (always, limit) = match limit {
             SetLimit::IfUnset(limit) => (0, limit),
             SetLimit::To(limit) => (1, limit),
@@ -162,7 +160,8 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         check_raise(base)?;
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
-        self.shared.call(Verb::RaiseBase, &args).await.map(drop)
+        self.shared.call(Verb::RaiseBase, &args).await?;
+        Ok(())
     }
 
     async fn promises(&self) -> Result<Promises, Error> {
@@ -193,8 +192,8 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 }
 
 impl<D: Dialect> Shared<D> {
-    /// Asks about many claims: renews them, or only looks. With what the answer tells of its server.
-    pub(super) async fn about(
+    /// The states of many claims, renewed or only read; and what the answer tells of its server.
+    pub(super) async fn claim_states(
         &self,
         verb: Verb,
         claims: &[Arc<Claim>],
@@ -202,17 +201,8 @@ impl<D: Dialect> Shared<D> {
         // In the order of their keys, so that two who lock several lists never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| columns(&claims[*i].key));
-        let sorted = || order.iter().map(|i| &*claims[*i]);
-        let args = [
-            Arg::Many(sorted().map(|c| c.key.namespace.as_str().as_bytes()).collect()),
-            Arg::Ints(sorted().map(|c| space_number(c.key.space)).collect()),
-            Arg::Many(sorted().map(|c| c.key.name.as_str().as_bytes()).collect()),
-            Arg::Many(sorted().map(|c| c.id.as_bytes().as_slice()).collect()),
-            Arg::Ints(sorted().map(|c| micros(c.hold_ttl)).collect()),
-            Arg::Ints(sorted().map(|c| micros(c.wait_ttl)).collect()),
-            Arg::Bytes(&self.client),
-        ];
-        let answer = self.call(verb, &args).await?;
+        let sorted: Vec<_> = order.iter().map(|i| &*claims[*i]).collect();
+        let answer = self.request(verb, Arguments::Claims(&sorted, &self.client)).await?;
         let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
         let mut answers = vec![gone; claims.len()];
         let (mut told, mut evidence) = (0, None);
@@ -231,7 +221,7 @@ impl<D: Dialect> Shared<D> {
     }
 
     async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal, Error> {
-        let [namespace, space, name] = key(&claim.key);
+        let [namespace, space, name] = key_args(&claim.key);
         let id = Arg::Bytes(claim.id.as_bytes());
         let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
         let answer = self.call(Verb::Amend, &args).await?;
@@ -241,19 +231,16 @@ impl<D: Dialect> Shared<D> {
     }
 }
 
-/// The arguments of a key.
-pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
-    let (namespace, space, name) = columns(key);
-    [Arg::Bytes(namespace.as_bytes()), Arg::Int(space), Arg::Bytes(name.as_bytes())]
-}
-
 /// One row of [`Verb::Renew`].
 fn renewal<D: Dialect>(row: &Row) -> Result<Fate, Error> {
     Ok(match row.int(1) {
         Some(0) => (Renewal::Ended(ClaimEnd::NotFound), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
         Some(2) => (Renewal::Waits { ahead: count(row.int(4)) }, row.int(5).map(from_micros)),
-        Some(3) => (Renewal::Ended(broken(row.bytes(6))), None),
+        Some(3) => {
+            let record = break_record(row.bytes(6));
+            (Renewal::Ended(record.map_or(ClaimEnd::NotFound, ClaimEnd::Broken)), None)
+        }
         _ => return Err(unexpected::<D>()),
     })
 }
@@ -267,11 +254,6 @@ fn evidence_of(row: &Row) -> Option<Evidence> {
         Some(position) => evidence.with_position(position),
         None => evidence,
     })
-}
-
-fn broken(record: Option<&[u8]>) -> ClaimEnd {
-    let record = record.map(|json| String::from_utf8_lossy(json).into_owned());
-    break_record(record).map_or(ClaimEnd::NotFound, ClaimEnd::Broken)
 }
 
 /// Wakes those whom a verb made holders, as this column says.

@@ -12,18 +12,14 @@ use rusqlite::{Connection, params};
 use sqlx::sqlite::SqlitePool;
 
 use super::BACKEND;
-use super::flight::batch;
+use super::connection::{connect, patiently};
+use super::context::{FileMark, beside};
 use super::location::{
-    check_header, check_writable, io_error, refuse_network, refuse_second_name, resolve,
+    APPLICATION_ID, SCHEMA_VERSION, check_header, check_version, check_writable, io_error,
+    refuse_network, refuse_second_name, resolve,
 };
-use super::mark::{FileMark, beside};
 use super::tokens::{TOKEN_BLOCK, wall_clock};
-use super::worker::{connect, patiently};
-
-/// `lkit`, in the header of every file that lockkit made.
-pub(crate) const APPLICATION_ID: i64 = 0x6c6b_6974;
-/// Of the schema that this version of the driver makes and knows.
-const SCHEMA_VERSION: i64 = 1;
+use super::transaction::batch;
 
 /// Makes sure that there is a usable file at `path` and returns its absolute path without links.
 pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
@@ -90,18 +86,6 @@ pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
     )))
 }
 
-/// Refuses what a newer lockkit made.
-pub(crate) fn check_version(path: &Path, version: i64) -> Result<(), Error> {
-    if version > SCHEMA_VERSION {
-        return Err(Error::config(format!(
-            "{} has schema version {version}, this lockkit knows {SCHEMA_VERSION}: update lockkit \
-             here, or choose another path",
-            path.display()
-        )));
-    }
-    Ok(())
-}
-
 /// Makes the file beside its place and then moves it there, so that nobody ever sees half a file:
 /// of many processes that start at once the first one's stays.
 fn make(path: &Path, boot: &str) -> Result<(), Error> {
@@ -149,7 +133,7 @@ impl Drop for Fresh {
 /// rollback journal, so that the header is in the file itself, not only in a log, and that an
 /// empty file stays empty if this fails.
 fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
-    patiently(|| {
+    Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(path)?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN EXCLUSIVE")?;
@@ -160,7 +144,7 @@ fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
         ))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         Ok(())
-    })
+    })?)
 }
 
 /// Unless they are there.
@@ -179,7 +163,7 @@ fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
 /// Finds out how the file counts this boot; takes the file over from an earlier one.
 pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64, Error> {
     let before = file.log();
-    patiently(|| {
+    Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(file.path())?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")?;
@@ -187,8 +171,6 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         let (version, known): (i64, bool) =
             connection.query_row(meta, [boot], |row| Ok((row.get(0)?, row.get(1)?)))?;
         check_version(file.path(), version)?;
-        // What the first files of this version lack.
-        connection.execute_batch(include_str!("sql/limits.sql"))?;
         if !known {
             // Tokens go on above the ceiling: what was given below it may be lost from the file, if
             // the power failed, but the ceiling was on disk before. And above the wall clock: the file
@@ -211,7 +193,7 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         let epoch = connection.query_row(epoch, [], |row| row.get(0))?;
         connection.execute_batch("COMMIT")?;
         Ok(epoch)
-    })
+    })?)
 }
 
 #[cfg(test)]

@@ -11,10 +11,14 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::BACKEND;
-use super::file::{APPLICATION_ID, check_version};
-use super::mark::beside;
-use super::worker::{explain, primary_code};
+use super::connection::{explain, primary_code};
+use super::context::beside;
+use crate::rows::other_version;
 
+/// `lkit`, in the header of every file that lockkit made.
+pub(crate) const APPLICATION_ID: i64 = 0x6c6b_6974;
+/// The version of the tables that this driver makes and uses.
+pub(crate) const SCHEMA_VERSION: i64 = 2;
 /// How many links are followed from one to the next, as by the kernel.
 const LINKS: usize = 40;
 
@@ -119,6 +123,17 @@ pub(crate) fn check_header(path: &Path, length: u64) -> Result<(), Error> {
                 _ => Err(explain(error)),
             },
         };
+    }
+}
+
+/// Refuses tables of another version.
+pub(crate) fn check_version(path: &Path, found: i64) -> Result<(), Error> {
+    match found == SCHEMA_VERSION {
+        true => Ok(()),
+        false => {
+            let place = path.display().to_string();
+            Err(Error::config(other_version(&place, found, SCHEMA_VERSION)))
+        }
     }
 }
 

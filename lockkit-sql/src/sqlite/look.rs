@@ -5,23 +5,24 @@ use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
     Severity,
 };
-use lockkit_core::{Key, Name, Namespace};
+use lockkit_core::{ClientIdentity, Key, Name, Namespace};
 use rusqlite::params;
 
-use super::flight::{Flight, Line, key_of, moment, unsigned};
-use super::worker::Failure;
-use crate::rows::{behind, break_record, columns, identity_of, space_number, token_of};
+use super::connection::Failure;
+use super::transaction::{Flight, Line, key_of, moment, unsigned};
+use crate::rows::{behind, break_record, columns, space_number, token_of};
 
 impl Flight<'_> {
     /// A list as it is.
     pub(super) fn inspect(&self, key: &Key) -> rusqlite::Result<LockState> {
         let (entries, _) = self.load_after(key, -1, i32::MAX as usize)?;
         let line = Line::window(entries, None, self.given(key)?);
-        let standings =
-            line.standings(moment(self.now()), |who| (identity_of(&who.0), who.1.clone()));
+        let standings = line.standings(moment(self.now()), |who| {
+            (ClientIdentity::from_json(&who.0), who.1.clone())
+        });
         let text = "SELECT record FROM lockkit_breaks
             WHERE namespace = ?1 AND space = ?2 AND name = ?3 ORDER BY n DESC LIMIT 1";
-        let last = self.any(text, columns(key), |row| row.get(0))?;
+        let last: Option<String> = self.any(text, columns(key), |row| row.get(0))?;
         Ok(LockState::new(key.clone(), standings, break_record(last)))
     }
 

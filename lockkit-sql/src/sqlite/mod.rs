@@ -4,16 +4,17 @@
 #![doc = include_str!("guide.md")]
 
 mod boot;
+mod connection;
+mod context;
 mod fence;
 mod file;
-mod flight;
 mod foreign;
 mod location;
 mod look;
-mod mark;
+mod queues;
 mod registers;
-mod sweep;
 mod tokens;
+mod transaction;
 mod verbs;
 mod wait;
 mod worker;
@@ -29,10 +30,10 @@ use lockkit_core::driver::{Flights, KnownBases, split_query};
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
+use context::{FileMark, Site};
 pub use fence::TOKENS_TABLE;
-use mark::FileMark;
 use tokens::Given;
-use worker::{Site, Worker};
+use worker::Worker;
 
 use crate::wake::Wakes;
 
@@ -230,7 +231,7 @@ impl SqliteDriver {
                 writer: Worker::start(site.clone(), true)?,
                 reader: Worker::start(site.clone(), false)?,
                 site,
-                wakes: Wakes::new(wait::tag, false),
+                wakes: Wakes::new(transaction::tag, false),
                 bases: KnownBases::default(),
             })
         };

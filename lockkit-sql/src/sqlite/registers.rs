@@ -12,14 +12,11 @@ use lockkit_core::{Error, Token};
 use rusqlite::params;
 
 use super::SqliteDriver;
-use super::flight::{Flight, unsigned};
-use super::worker::Failure;
+use super::connection::Failure;
+use super::transaction::{Flight, GRACE, unsigned};
 use crate::rows::{nanos, token_of};
 use crate::wake::Wakes;
 
-/// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
-/// its lost answer can be asked for again.
-pub(crate) const GRACE: i64 = 600_000_000_000;
 /// How often a change that another process made is looked for.
 const TICK: Duration = Duration::from_millis(25);
 
@@ -72,7 +69,7 @@ impl Registers for SqliteDriver {
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
         let request = request.clone();
-        self.shared.reader.call(false, move |flight| flight.registers(&request)).await
+        Ok(self.shared.reader.call(false, move |flight| flight.registers(&request)).await?)
     }
 }
 

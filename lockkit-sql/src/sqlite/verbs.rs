@@ -8,20 +8,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Anchored, BreakMode, ClaimEnd, ClaimId, Grant, LockDriver, Registers, Renewal,
-    Replies, Reply, SetLimit, Step,
+    Acquire, Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode,
+    ClaimEnd, ClaimId, Grant, LockDriver, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Space, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Space, Token,
 };
 use rusqlite::params;
 
-use super::flight::{Flight, Verb, Wait, unsigned};
-use super::worker::Failure;
+use super::connection::Failure;
+use super::queues::Wait;
+use super::transaction::{Flight, Verb, unsigned};
 use super::{BACKEND, CAPABILITIES, Shared, SqliteDriver};
-use crate::rows::{break_record, check_raise, columns, to_json};
+use crate::rows::{break_record, check_raise, columns};
 use crate::wake::Fate;
 
 /// For how long the record of a break is shown at least.
@@ -41,22 +42,24 @@ impl LockDriver for SqliteDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let claims = &self.shared.wakes.claims;
-        claims.departs(steps);
-        let durable = steps.iter().any(|step| outlives(step.claim()));
-        let carried = steps.to_vec();
-        let carry = move |flight: &mut Flight<'_>| -> Result<Vec<_>, Failure> {
-            carried.iter().map(|step| reply(flight, step)).collect()
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let waiters = &self.shared.wakes.claims;
+        waiters.submits(&batch);
+        let durable = batch.claims().any(|claim| outlives(claim));
+        let (releases, acquires) = (batch.releases.to_vec(), batch.acquires.to_vec());
+        let apply = move |flight: &mut Flight<'_>| -> Result<_, Failure> {
+            let released = releases.iter().map(|claim| release(flight, claim));
+            let released = released.collect::<Result<Vec<_>, _>>()?;
+            let acquired = acquires.iter().map(|one| acquire(flight, one));
+            Ok((released, acquired.collect::<Result<Vec<_>, _>>()?))
         };
-        let answers = self.shared.writer.call(durable, carry).await?;
-        let each = steps.iter().zip(answers).map(|(step, answer)| {
-            let (reply, lease) =
-                answer.map_or_else(|e| (Err(e), None), |(r, lease)| (Ok(r), lease));
-            claims.answered(&step.claim().id, reply.as_ref(), lease);
-            reply.map(Into::into)
+        let (released, acquired) = self.shared.writer.call(durable, apply).await?;
+        let acquired = batch.acquires.iter().zip(acquired).map(|(one, (result, lease))| {
+            waiters.acquired(&one.claim.id, result.as_ref(), lease);
+            result.map(Attempted::from).map_err(BatchError::refused)
         });
-        Ok(each.collect())
+        let released = released.into_iter().map(|released| Ok(released.into()));
+        Ok(BatchOutcome { released: released.collect(), acquired: acquired.collect() })
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -89,7 +92,7 @@ impl LockDriver for SqliteDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (key, record) = (key.clone(), to_json(record));
+        let (key, record) = (key.clone(), record.to_json());
         let break_it = move |flight: &mut Flight<'_>| {
             let (answer, _) = flight.step(&key, &Verb::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
@@ -106,7 +109,7 @@ impl LockDriver for SqliteDriver {
             }
             Ok(!broke.is_empty())
         };
-        self.shared.writer.call(true, break_it).await
+        Ok(self.shared.writer.call(true, break_it).await?)
     }
 
     async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored, Error> {
@@ -119,17 +122,17 @@ impl LockDriver for SqliteDriver {
             return Err(self.unsupported("resizing a semaphore"));
         }
         let key = key.clone();
-        self.shared.writer.call(true, move |flight| resize(flight, &key, limit)).await
+        Ok(self.shared.writer.call(true, move |flight| resize(flight, &key, limit)).await?)
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         let key = key.clone();
-        self.shared.reader.call(false, move |flight| Ok(flight.inspect(&key)?)).await
+        Ok(self.shared.reader.call(false, move |flight| Ok(flight.inspect(&key)?)).await?)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let request = request.clone();
-        self.shared.reader.call(false, move |flight| flight.list(&request)).await
+        Ok(self.shared.reader.call(false, move |flight| flight.list(&request)).await?)
     }
 
     async fn namespaces(
@@ -138,7 +141,11 @@ impl LockDriver for SqliteDriver {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         let after = after.cloned();
-        self.shared.reader.call(false, move |flight| flight.namespaces(after.as_ref(), limit)).await
+        Ok(self
+            .shared
+            .reader
+            .call(false, move |flight| flight.namespaces(after.as_ref(), limit))
+            .await?)
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -160,12 +167,12 @@ impl LockDriver for SqliteDriver {
                 ON CONFLICT (namespace) DO UPDATE SET base = max(base, excluded.base)";
             Ok(flight.run(text, params![namespace.as_str(), base as i64])?)
         };
-        self.shared.writer.call(true, raise).await
+        Ok(self.shared.writer.call(true, raise).await?)
     }
 
     async fn health(&self) -> Result<Health, Error> {
         let epoch = self.shared.site.epoch;
-        self.shared.reader.call(false, move |flight| flight.health(epoch)).await
+        Ok(self.shared.reader.call(false, move |flight| flight.health(epoch)).await?)
     }
 
     async fn close(&self) {
@@ -188,19 +195,12 @@ impl Shared {
         let amend = move |flight: &mut Flight<'_>| {
             let amend = |claim: &Arc<Claim>| {
                 let (answer, Wait { ahead, lease }) = flight.step(&claim.key, &step(claim))?;
-                let renewal = match answer {
-                    Answer::Holds(grant) => Renewal::Holds(grant),
-                    Answer::Waits(_) => Renewal::Waits { ahead },
-                    _ => match broken(flight, &claim.id)? {
-                        Some(record) => Renewal::Ended(ClaimEnd::Broken(record)),
-                        None => Renewal::Ended(ClaimEnd::NotFound),
-                    },
-                };
+                let renewal = answer.renewal(ahead, || broken(flight, &claim.id))?;
                 Ok((renewal, lease))
             };
             claims.iter().map(amend).collect()
         };
-        self.writer.call(durable, amend).await
+        Ok(self.writer.call(durable, amend).await?)
     }
 
     async fn amend_one(
@@ -220,39 +220,31 @@ fn outlives(claim: &Claim) -> bool {
     claim.lifetime == Lifetime::Detached
 }
 
-/// The reply to a step, with a lease as in [`Fate`].
-type Replied = Result<(Reply, Option<Duration>), Error>;
+fn release(flight: &mut Flight<'_>, claim: &Claim) -> Result<Released, Failure> {
+    match flight.step(&claim.key, &Verb::Release(claim))?.0 {
+        Answer::Released(released) => Ok(released),
+        other => Err(unexpected(&other)),
+    }
+}
 
-fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
-    let claim = step.claim();
-    let (answer, Wait { ahead, lease }) = match step {
-        Step::Acquire { patience, .. } => {
-            let given = flight.given(&claim.key)?;
-            let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
-            if weight == 0 || (weight > capacity && given.is_none()) {
-                let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
-                return Ok(Err(Error::config(message)));
-            }
-            let note = claim.note.as_deref().map(str::to_owned);
-            let with = Arc::new((to_json(&*claim.identity), note));
-            let acquire = Verb::Acquire { claim, with, patience: *patience, given };
-            flight.step(&claim.key, &acquire)?
-        }
-        _ => flight.step(&claim.key, &Verb::Release(claim))?,
+/// What becomes of an acquire, with a lease as in [`Fate`].
+type Acquired = (Result<Acquisition, Error>, Option<Duration>);
+
+fn acquire(flight: &mut Flight<'_>, one: &Acquire) -> Result<Acquired, Failure> {
+    let Acquire { claim, patience } = one;
+    let given = flight.given(&claim.key)?;
+    if let Err(error) = claim.check_permits(given) {
+        return Ok((Err(error), None));
+    }
+    let note = claim.note.as_deref().map(str::to_owned);
+    let with = Arc::new((claim.identity.to_json(), note));
+    let acquire = Verb::Acquire { claim, with, patience: *patience, given };
+    let (answer, Wait { ahead, lease }) = flight.step(&claim.key, &acquire)?;
+    let broken = match answer {
+        Answer::Broken => broken(flight, &claim.id)?,
+        _ => None,
     };
-    let reply = match answer {
-        Answer::Released(released) => Reply::Released(released),
-        Answer::Holds(grant) => Reply::Acquired(Acquisition::Granted(grant)),
-        Answer::Waits(_) => Reply::Acquired(Acquisition::Queued { ahead }),
-        Answer::Busy => Reply::Acquired(Acquisition::Busy),
-        Answer::OtherLimit(in_use) => return Ok(Err(claim.other_limit(in_use))),
-        Answer::Broken => {
-            let reason = broken(flight, &claim.id)?.map_or(LossReason::Expired, LossReason::Broken);
-            return Ok(Err(Error::Lost { reason }));
-        }
-        other => return Err(unexpected(&other)),
-    };
-    Ok(Ok((reply, lease)))
+    Ok((answer.acquisition(claim, ahead, || Ok(broken)), lease))
 }
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
@@ -262,17 +254,10 @@ fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Fa
         (other, _) => return Err(unexpected(&other)),
     };
     if given != Some(limit) {
-        let values = params![key.namespace.as_str(), key.name.as_str(), limit];
         flight.run(
             "INSERT INTO lockkit_limits (namespace, name, capacity) VALUES (?1, ?2, ?3)
              ON CONFLICT (namespace, name) DO UPDATE SET capacity = excluded.capacity",
-            values,
-        )?;
-        // The claims are shown with it, also by programs that do not look at limits.
-        flight.run(
-            "UPDATE lockkit_claims SET capacity = ?3
-             WHERE namespace = ?1 AND space = 1 AND name = ?2 AND capacity <> ?3",
-            values,
+            params![key.namespace.as_str(), key.name.as_str(), limit],
         )?;
         flight.forget_list(key);
     }
@@ -282,7 +267,8 @@ fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Fa
 /// How a claim was broken, if it was.
 fn broken(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Option<BreakRecord>> {
     let text = "SELECT record FROM lockkit_breaks WHERE id = ?1 ORDER BY n DESC LIMIT 1";
-    flight.any(text, [id.as_bytes()], |row| row.get(0)).map(break_record)
+    let record: Option<String> = flight.any(text, [id.as_bytes()], |row| row.get(0))?;
+    Ok(break_record(record))
 }
 
 fn unexpected(answer: &Answer) -> Failure {

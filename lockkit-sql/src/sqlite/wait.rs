@@ -12,7 +12,7 @@ use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::flight::{Flight, Verb};
+use super::transaction::{Flight, Verb, tag};
 use crate::wake::{Fate, Tag, since};
 
 /// The pause between two polls. What another process did is known within this, the time of a poll
@@ -60,12 +60,6 @@ impl Attendant for Shared {
             tokio::time::sleep(TICK.max(begun.elapsed() * 9)).await;
         }
     }
-}
-
-/// What this process calls a claim. Nothing of it leaves the process.
-pub(super) fn tag(id: &ClaimId) -> Tag {
-    let [tag @ .., _, _, _, _, _, _, _, _] = id.as_bytes();
-    *tag
 }
 
 /// What happened in lists with waiters.

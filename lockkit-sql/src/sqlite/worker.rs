@@ -4,39 +4,21 @@
 //! A transaction begins, runs and ends without a pause on this thread, so a task that stands still
 //! stops nobody, and dropping a future leaves no transaction open: its job runs, or does not.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
-use lockkit_core::Error;
-use lockkit_core::clock::Clock;
-use rand::Rng;
-use rusqlite::{Connection, OpenFlags};
+use lockkit_core::driver::BatchError;
+use lockkit_core::{Error, Key};
+use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::BACKEND;
-use super::flight::{Flight, Known};
-use super::mark::{FileMark, LogMark};
-use super::sweep::Sweep;
-use super::tokens::Given;
+use super::connection::{Failure, connect, patiently};
+use super::context::{LogMark, Site};
+use super::foreign::STALE;
+use super::transaction::{Flight, Known, Verb, key_of};
+use crate::rows::columns;
 use crate::wake::Wakes;
-
-/// For how long a busy file is waited out.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest pause between two tries. A transaction takes some ten microseconds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(8);
-
-/// What all connections of a driver have to know about its file.
-#[derive(Debug)]
-pub(crate) struct Site {
-    pub(crate) file: FileMark,
-    pub(crate) epoch: i64,
-    pub(super) given: Given,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Whether everything waits for the disk.
-    pub(crate) durable: bool,
-}
 
 type Job = Box<dyn FnOnce(&mut Desk) + Send>;
 
@@ -67,7 +49,7 @@ impl Worker {
         &self,
         durable: bool,
         work: impl FnMut(&mut Flight<'_>) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T, BatchError> {
         self.ask(move |desk| desk.carry(durable, work)).await?
     }
 
@@ -80,7 +62,7 @@ impl Worker {
     async fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Desk) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T, BatchError> {
         let (tell, told) = oneshot::channel();
         let job = move |desk: &mut Desk| {
             if !tell.is_closed() {
@@ -88,8 +70,8 @@ impl Worker {
             }
         };
         let ended = || Error::permanent(BACKEND, "the thread that serves the file has ended");
-        self.queue.send(Box::new(job)).map_err(|_| ended())?;
-        told.await.map_err(|_| ended())
+        self.queue.send(Box::new(job)).map_err(|_| BatchError::refused(ended()))?;
+        told.await.map_err(|_| BatchError::unknown(ended()))
     }
 }
 
@@ -113,7 +95,7 @@ impl Desk {
         &mut self,
         durable: bool,
         mut work: impl FnMut(&mut Flight<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, BatchError> {
         let mut durable = durable || self.site.durable;
         patiently(|| {
             let done = self.transact(durable, &mut work);
@@ -152,7 +134,10 @@ impl Desk {
             begun?;
             let mut flight = Flight::begin(connection, site, self.writes, durable, known)?;
             let answer = work(&mut flight)?;
-            now("COMMIT")?;
+            now("COMMIT").map_err(|error| match Failure::from(error) {
+                Failure::Refused(error) => Failure::Unknown(error),
+                busy => busy,
+            })?;
             self.sweep.steps += flight.steps;
             Wakes::ring(&flight.end());
             Ok(answer)
@@ -168,86 +153,52 @@ impl Desk {
     }
 }
 
-/// A connection to a file that exists. It has read something: from then on the log is there, and
-/// stays while this connection is.
-pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    // Busy is waited out here, with a fresh reading of the clock for every try.
-    connection.busy_timeout(Duration::ZERO)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    connection.execute_batch("PRAGMA foreign_keys = OFF; SELECT count(*) FROM sqlite_schema")?;
-    Ok(connection)
+/// How many steps there are for each bite.
+const EVERY: u64 = 1024;
+/// How many rows a bite looks at.
+const BITE: usize = 2048;
+
+/// Where the sweep has come to, and how many steps were taken since.
+#[derive(Default)]
+pub(super) struct Sweep {
+    after: Option<Key>,
+    pub(super) steps: u64,
 }
 
-/// Why a transaction was not committed.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Busy, in any of its kinds, or locked by a neighbour in a shared cache.
-    Busy,
-    /// It has to wait for the disk, and did not.
-    NotDurable,
-    /// What a caller should know.
-    Told(Error),
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        match primary_code(&error) {
-            Some(5 | 6) => Self::Busy,
-            _ => Self::Told(explain(error)),
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Told(error)
-    }
-}
-
-/// Runs `work` until the file is not busy.
-pub(crate) fn patiently<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
-    let (begun, mut pause) = (Instant::now(), Duration::from_micros(100));
-    loop {
-        match work() {
-            Ok(done) => return Ok(done),
-            Err(Failure::Told(error)) => return Err(error),
-            Err(_) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(rand::rng().random_range(pause / 4..=pause));
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            Err(_) => {
-                return Err(Error::retryable(
-                    BACKEND,
-                    "another process has kept the file locked for 5 s; find who writes to it (lockkit \
-                 itself needs some microseconds at a time)",
-                ));
+impl Desk {
+    /// Every so many steps, a bite.
+    pub(super) fn sweep_in_passing(&mut self) {
+        if self.sweep.steps >= EVERY {
+            self.sweep.steps = 0;
+            let after = self.sweep.after.take();
+            match self.carry(false, |flight| sweep(flight, after.as_ref())) {
+                Ok(next) => self.sweep.after = next,
+                Err(error) => tracing::debug!(%error, "a sweep failed; the next one goes on"),
             }
         }
     }
 }
 
-/// SQLite's result code without its details: 5 for all kinds of busy.
-pub(crate) fn primary_code(error: &rusqlite::Error) -> Option<i32> {
-    error.sqlite_error().map(|error| error.extended_code & 0xff)
-}
-
-/// The error of a caller, with advice where there is any.
-pub(crate) fn explain(error: rusqlite::Error) -> Error {
-    let advice = match primary_code(&error) {
-        Some(8) => "the file or its folder is read-only: make both writable for this user",
-        Some(11 | 26) => {
-            "the file is damaged, or is not SQLite's: stop all who use it, move it away, and \
-             lockkit makes a new one"
-        }
-        Some(13) => "the disk is full: make room",
-        Some(14) => "the file cannot be opened: check its folder, its rights and free inodes",
-        Some(10) => {
-            "the disk failed, or the log beside the file was deleted while in use: check the \
-             system's log; stop all who use the file and start them again"
-        }
-        _ => return Error::permanent(BACKEND, error),
-    };
-    Error::permanent(BACKEND, format!("{advice} ({error})"))
+/// Returns where to go on.
+fn sweep(flight: &mut Flight<'_>, after: Option<&Key>) -> Result<Option<Key>, Failure> {
+    let (namespace, space, name) = after.map_or(("", 0, ""), columns);
+    let mut rows = flight.all(
+        "SELECT namespace, space, name, expires <= ?5 OR (asked > ?5 + ?6
+           AND expires > ?5 + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
+         FROM lockkit_claims WHERE (namespace, space, name) > (?1, ?2, ?3)
+         ORDER BY namespace, space, name, place LIMIT ?4",
+        params![namespace, space, name, BITE as i64, flight.now(), STALE],
+        // It has ended, or is of another boot.
+        |row| Ok((key_of(row)?, row.get::<_, bool>(3)?)),
+    )?;
+    let whole = rows.len() == BITE;
+    let next = rows.last().filter(|_| whole).and_then(|row| row.0.clone());
+    rows.retain(|row| row.1);
+    rows.dedup_by(|a, b| a.0 == b.0);
+    for key in rows.iter().filter_map(|row| row.0.as_ref()) {
+        flight.step(key, &Verb::Look)?;
+        flight.forget_place(key)?;
+    }
+    flight.batch(include_str!("sql/sweep.sql"))?;
+    Ok(next)
 }

@@ -1,4 +1,4 @@
--- The tables, version 6. Each statement ends with a line of two hyphens and a semicolon.
+-- The tables. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
 -- Times are microseconds since 1970 on the server's clock, in UTC. Where a lease ends is stored with the
 -- time at which that was set (`set_at`). Found in the future, it tells that the clock was ahead and went
@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   identity  BLOB,                              -- JSON
   note      BLOB,
   set_at    BIGINT         NOT NULL DEFAULT 0,
+  given     BIGINT,                            -- the limit that a semaphore was given, for good
   PRIMARY KEY (namespace, space, name)
 ) ENGINE=InnoDB
 --;
@@ -63,16 +64,6 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   set_at    BIGINT         NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name, place),
   KEY lockkit_by_id (id)
-) ENGINE=InnoDB
---;
--- The limits that semaphores were given, for good. (New in version 2; the other tables are those of
--- version 1.)
-CREATE TABLE IF NOT EXISTS lockkit_limits (
-  namespace VARBINARY(128) NOT NULL,
-  space     TINYINT        NOT NULL,
-  name      VARBINARY(512) NOT NULL,
-  capacity  BIGINT         NOT NULL,
-  PRIMARY KEY (namespace, space, name)
 ) ENGINE=InnoDB
 --;
 -- A claim that transactions of its owner's rely on: they lock its row here for sharing, and who
@@ -113,31 +104,6 @@ CREATE TABLE IF NOT EXISTS lockkit_bases (
   base      BIGINT         NOT NULL
 ) ENGINE=InnoDB
 --;
--- From versions before 6. (MySQL has no ADD COLUMN IF NOT EXISTS.)
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_names ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_names' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_claims ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_claims' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_registers ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_registers' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
 -- For people: who holds, who waits, for how many more seconds without a renewal.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockkit_line AS
 SELECT CONVERT(namespace USING utf8mb4) AS namespace,
@@ -158,8 +124,4 @@ FROM (
 ) AS everybody
 WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY namespace, space, name, place
---;
--- Of what follows, nothing is there yet.
-INSERT INTO lockkit_meta (one, version, floor) VALUES (1, 0, 0)
-ON DUPLICATE KEY UPDATE version = version
 --;

@@ -1,5 +1,4 @@
--- Puts a claim at the end of its list. Arguments and result: `Verb::Acquire`. Leaves it in `claims`,
--- where clients of version 1 look for it.
+-- Puts a claim at the end of its list, as a row of `claims`. Arguments and result: `Verb::Acquire`.
 CREATE OR REPLACE FUNCTION {p}acquire(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,
   p_identity bytea, p_note bytea, p_try bigint,
@@ -107,10 +106,10 @@ BEGIN
     CASE WHEN v_new THEN (SELECT floor + 1 FROM {p}meta) END)
   WHERE n.list = v_list RETURNING n.last INTO v_last;
   INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
-                         expires, held, client, identity, note, made, set_at)
+                         expires, held, client, identity, note, set_at)
   VALUES (p_id, v_list, v_last, v_last, p_weight, p_capacity, p_hold, p_wait, v_now,
           v_now + CASE outcome WHEN 1 THEN p_hold ELSE p_wait END, v_held, p_client, p_identity,
-          p_note, 2, v_now);
+          p_note, v_now);
   token := v_last;
   ttl := p_hold;
   IF outcome = 2 THEN
@@ -120,7 +119,7 @@ BEGIN
 END $$;
 
 
--- What `swift_acquire.sql` falls back to: makes the row of a name with the claim in it, or does the whole
+-- What `fast_acquire.sql` falls back to: makes the row of a name with the claim in it, or does the whole
 -- work. Result: that of `acquire` as bytes, 8 for each number, NULL being 0; then the tags.
 CREATE OR REPLACE FUNCTION {p}take(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,

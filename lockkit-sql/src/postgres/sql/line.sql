@@ -24,9 +24,9 @@ BEGIN
   RETURNING n.list, n.id INTO v_list, v_id;
   IF v_id IS NOT NULL THEN
     INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
-                           expires, held, client, identity, note, made, set_at)
+                           expires, held, client, identity, note, set_at)
     SELECT n.id, n.list, n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.wait_ttl, n.used,
-           n.expires, n.used, '', n.identity, n.note, 2, n.set_at
+           n.expires, n.used, '', n.identity, n.note, n.set_at
     FROM {p}names AS n WHERE n.list = v_list AND n.expires > {p}clock();
     UPDATE {p}names AS n SET id = NULL, expires = 0 WHERE n.list = v_list;
   END IF;

@@ -78,14 +78,6 @@ BEGIN
   END IF;
 END $$;
 
--- What clients of versions 1 and 2 call, which do not say that they repeat a write.
-CREATE OR REPLACE FUNCTION {p}store(p_namespace bytea, p_name bytea, p_value bytea,
-  p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
-  OUT outcome bigint, OUT number bigint) LANGUAGE sql VOLATILE AS $$
-  SELECT w.outcome, w.number FROM {p}write(p_namespace, p_name, p_value, p_expect, p_expected,
-                                           p_token, p_write, p_ttl, 0) AS w
-$$;
-
 -- What is added to the tokens of a namespace. `Verb::Base`, `Verb::RaiseBase`.
 CREATE OR REPLACE FUNCTION {p}base(p_namespace bytea) RETURNS TABLE (base bigint)
 LANGUAGE sql STABLE AS

@@ -41,7 +41,7 @@ BEGIN
   PERFORM {p}disperse(l.list);
 END $$;
 
--- What `swift_release.sql` falls back to. Result: that of `release` as bytes, 8 for the number; then
+-- What `fast_release.sql` falls back to. Result: that of `release` as bytes, 8 for the number; then
 -- the tags.
 CREATE OR REPLACE FUNCTION {p}leave(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea)
 RETURNS bytea LANGUAGE sql VOLATILE AS $$

@@ -57,31 +57,9 @@ BEGIN
   RETURN 0;
 END $$;
 
--- Functions that this upgrade added, for those who may run all that were there before. Where new
--- functions are nobody's by default, users of locks would lose them now.
-DO $$
-DECLARE
-  v_old oid[] := string_to_array(current_setting('lockkit.functions'), ',');
-  g     record;
-BEGIN
-  FOR g IN
-    SELECT f.oid::regprocedure AS function, u.grantee
-    FROM pg_catalog.pg_proc AS f CROSS JOIN (
-      SELECT a.grantee FROM pg_catalog.pg_proc AS o
-      CROSS JOIN LATERAL aclexplode(coalesce(o.proacl, acldefault('f', o.proowner))) AS a
-      WHERE o.oid = ANY (v_old) AND a.privilege_type = 'EXECUTE'
-      GROUP BY a.grantee HAVING count(DISTINCT o.oid) = cardinality(v_old)) AS u
-    WHERE f.pronamespace = '"{schema}"'::regnamespace AND left(f.proname, 8) = 'lockkit_'
-      AND NOT f.oid = ANY (v_old)
-  LOOP
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', g.function,
-                   CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END);
-  END LOOP;
-END $$;
-
 -- The version comes last: whoever finds it finds everything.
 INSERT INTO {p}meta (version, floor) VALUES ({version}, 0)
-ON CONFLICT (one) DO UPDATE SET version = greatest({p}meta.version, excluded.version);
+ON CONFLICT (one) DO NOTHING;
 COMMIT;
 
 -- The rights of a program that uses these tables, with the name of its user:

@@ -9,18 +9,19 @@ SET LOCAL lock_timeout = 0;
 SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
 CREATE SCHEMA IF NOT EXISTS "{schema}";
 
--- The functions that are there: the end of this script gives new ones to those who have these.
-DO $$ BEGIN
-  PERFORM set_config('lockkit.functions', (
-    SELECT coalesce(string_agg(f.oid::text, ','), '') FROM pg_catalog.pg_proc AS f
-    WHERE f.pronamespace = '"{schema}"'::regnamespace AND left(f.proname, 8) = 'lockkit_'), true);
-END $$;
-
 CREATE TABLE IF NOT EXISTS {p}meta (
   one     boolean PRIMARY KEY DEFAULT true CHECK (one),
   version bigint NOT NULL,   -- of these tables and functions
   floor   bigint NOT NULL    -- no list that is new gives a token up to this
 );
+
+-- Nothing is changed where the tables have another version.
+DO $$ DECLARE v_version bigint; BEGIN
+  SELECT version INTO v_version FROM {p}meta;
+  IF v_version <> {version} THEN
+    RAISE EXCEPTION '{other_version}', v_version;
+  END IF;
+END $$;
 
 -- One row a list. Whoever changes a list changes its row first: the row lock puts the verbs of one
 -- list in order, and the change makes a transaction with an older snapshot fail, not err.
@@ -50,13 +51,6 @@ CREATE TABLE IF NOT EXISTS {p}names (
   PRIMARY KEY (namespace, space, name)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- What a claim gets that does not say how it was made: a function of version 1, which was running while
--- the tables were upgraded, does not know `crowd`. Its statement is asked again, and meets the new one.
-CREATE OR REPLACE FUNCTION {p}again() RETURNS smallint LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'lockkit: the tables were upgraded' USING ERRCODE = 'serialization_failure';
-END $$;
-
 -- One row a claim of a list that has had two at a time. `expires`, `held` and what else a renewal
 -- writes are in no index, so that it writes no index, and does not wait for a transaction that fences
 -- with this claim.
@@ -76,27 +70,9 @@ CREATE TABLE IF NOT EXISTS {p}claims (
   client   bytea   NOT NULL,          -- whom to tell
   identity bytea   NOT NULL,          -- JSON
   note     bytea,
-  made     smallint NOT NULL DEFAULT {p}again(), -- by which version
   set_at   bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_line ON {p}claims (list, place);
-
--- From version 1, where every claim was in `claims`. Both tables at once, and names first, in the order
--- in which verbs lock them.
-DO $$ BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}names'::regclass
-                 AND attname = 'crowd' AND NOT attisdropped) THEN
-    LOCK TABLE {p}names, {p}claims IN ACCESS EXCLUSIVE MODE;
-    ALTER TABLE {p}names
-      ADD COLUMN crowd boolean NOT NULL DEFAULT true, ADD COLUMN expires bigint NOT NULL DEFAULT 0,
-      ADD COLUMN id bytea, ADD COLUMN weight bigint NOT NULL DEFAULT 0,
-      ADD COLUMN capacity bigint NOT NULL DEFAULT 0, ADD COLUMN hold_ttl bigint NOT NULL DEFAULT 0,
-      ADD COLUMN wait_ttl bigint NOT NULL DEFAULT 0, ADD COLUMN identity bytea,
-      ADD COLUMN note bytea, ADD COLUMN given bigint;
-    ALTER TABLE {p}claims ADD COLUMN made smallint NOT NULL DEFAULT 1;
-    ALTER TABLE {p}claims ALTER COLUMN made SET DEFAULT {p}again();
-  END IF;
-END $$;
 
 -- Who broke which claim.
 CREATE TABLE IF NOT EXISTS {p}breaks (
@@ -128,17 +104,6 @@ CREATE TABLE IF NOT EXISTS {p}bases (
   namespace bytea  PRIMARY KEY,
   base      bigint NOT NULL
 );
-
--- From versions before 6. All three at once, in the order in which verbs lock them.
-DO $$ BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}registers'::regclass
-                 AND attname = 'set_at' AND NOT attisdropped) THEN
-    LOCK TABLE {p}names, {p}claims, {p}registers IN ACCESS EXCLUSIVE MODE;
-    ALTER TABLE {p}names ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-    ALTER TABLE {p}claims ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-    ALTER TABLE {p}registers ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-  END IF;
-END $$;
 
 -- This server's clock. Not now(), which stands still in a transaction. (A double counts microseconds
 -- exactly until the year 2255, and is cheaper than a decimal.)

@@ -1,4 +1,4 @@
--- The tables, version 1. Run once, in one transaction, on an empty file.
+-- The tables. Run once, in one transaction, on an empty file.
 -- Parameters: none; the row of lockkit_meta is put in where they are made.
 -- Times are nanoseconds on the boot clock of the boot that lockkit_meta names.
 
@@ -37,6 +37,12 @@ CREATE TABLE lockkit_claims (
 ) WITHOUT ROWID;
 -- Holders are found at the front of their list.
 CREATE UNIQUE INDEX lockkit_waiters ON lockkit_claims (id) WHERE held IS NULL;
+
+-- The limits that semaphores were given, for good.
+CREATE TABLE lockkit_limits (
+  namespace TEXT NOT NULL, name TEXT NOT NULL, capacity INTEGER NOT NULL,
+  PRIMARY KEY (namespace, name)
+) WITHOUT ROWID;
 
 -- Who broke which claim; kept until its owner must know by himself.
 CREATE TABLE lockkit_breaks (

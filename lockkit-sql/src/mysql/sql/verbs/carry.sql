@@ -3,7 +3,7 @@
 -- that make the same new name at once wait for each other's commit.)
 --
 -- The swift steps are those whose claim is believed to be alone in its list, or the list to be free. Two
--- statements take them all, as swift_acquire.sql and swift_release.sql do one; or, where a single row is
+-- statements take them all, as fast_acquire.sql and fast_release.sql do one; or, where a single row is
 -- not as believed, none, and they go the way of the rest, name by name.
 -- In: held: which names the swift releases are about, as the text of a condition, with the claims' ids;
 -- helds: how many they are; free: the names of the swift acquires, in the same way; frees: how many;

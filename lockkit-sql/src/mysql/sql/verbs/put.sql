@@ -19,23 +19,14 @@ main: BEGIN
   -- Takes the row's lock whether it was there or not.
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE crowd = crowd;
-  SELECT last, crowd, id, weight, capacity, expires, set_at
-  INTO v_last, v_crowd, v_id, v_weight, v_capacity, v_expires, v_set
+  SELECT last, crowd, id, weight, capacity, expires, set_at, given
+  INTO v_last, v_crowd, v_id, v_weight, v_capacity, v_expires, v_set, v_given
   FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name FOR UPDATE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   IF v_last = 0 THEN
     -- Names that were removed left their tokens here.
     SELECT floor INTO v_last FROM lockkit_meta WHERE one = 1;
-  END IF;
-  IF p_space = 1 THEN
-    SELECT capacity INTO v_given FROM lockkit_limits
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
-    IF v_given IS NOT NULL AND NOT v_crowd THEN
-      -- The row is new, since the table was emptied.
-      CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
-      SET v_crowd = 1;
-    END IF;
   END IF;
 
   IF v_id IS NOT NULL AND v_expires > v_now AND NOT v_crowd THEN

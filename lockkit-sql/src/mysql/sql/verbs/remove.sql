@@ -16,7 +16,7 @@ BEGIN
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   IF v_crowd = 0 THEN
     IF v_id = p_id THEN
-      -- The id stays: see swift_release.sql.
+      -- The id stays: see fast_release.sql.
       UPDATE lockkit_names SET expires = 0
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SET p_outcome = IF(v_expires > v_now, 1, 3);

@@ -1,7 +1,7 @@
 -- Renews many claims at once.
 -- In: claims: a JSON array of [id, hold_ttl, wait_ttl, namespace, space, name], texts in hexadecimal
 -- digits, in the order of their lists: rows are locked in this order by everybody, so that two
--- renewals never wait for each other.
+-- renewals never wait for each other. `{claims}` is the table of its elements.
 -- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl;
 -- ahead; look: until somebody ahead ends; record: how it was broken; woken: on the first row. There
 -- also evidence: the server's clock; which server; no position; the connection.
@@ -18,10 +18,7 @@ BEGIN
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_lists CURSOR FOR
     SELECT DISTINCT l.namespace, l.space, l.name
-    FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+    FROM {claims} AS j
     STRAIGHT_JOIN lockkit_names AS l
       ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
     WHERE l.crowd;
@@ -39,20 +36,14 @@ BEGIN
   SET SESSION sql_safe_updates = 0;
   -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE. By the index: of a small table the
   -- optimizer would read, and so lock, all rows.
-  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+  UPDATE {claims} AS j
   STRAIGHT_JOIN lockkit_names AS l FORCE INDEX (PRIMARY)
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
   SET l.crowd = l.crowd;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
   -- Those that stand in their name's own row. Who is told that it has ended is taken out.
-  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+  UPDATE {claims} AS j
   STRAIGHT_JOIN lockkit_names AS l FORCE INDEX (PRIMARY)
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)
@@ -75,18 +66,12 @@ BEGIN
   END LOOP;
   CLOSE v_lists;
   -- A waiter that has ended behind others, where settling does not look.
-  DELETE c FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+  DELETE c FROM {claims} AS j
   STRAIGHT_JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name)
   WHERE c.expires <= v_now AND c.held IS NULL;
-  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+  UPDATE {claims} AS j
   STRAIGHT_JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name)
@@ -110,10 +95,7 @@ BEGIN
          IF(j.n = 1, CONCAT_WS('-', @@hostname, @@port, @@server_id /*!80000 , @@server_uuid */), NULL)
            AS run,
          NULL AS position, IF(j.n = 1, CONNECTION_ID(), NULL) AS connection
-  FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
-      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
-      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
-      name VARCHAR(1024) PATH '$[5]')) AS j
+  FROM {claims} AS j
   LEFT JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name) AND c.expires > v_now

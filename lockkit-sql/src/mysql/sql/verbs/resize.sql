@@ -28,7 +28,7 @@ BEGIN
   IF NOT p_always THEN
     -- Without a limit of its own it keeps the one that it is in use with.
     SET v_capacity = NULL;
-    SELECT capacity INTO v_capacity FROM lockkit_limits
+    SELECT given INTO v_capacity FROM lockkit_names
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     IF v_capacity IS NULL THEN
       SELECT capacity INTO v_capacity FROM lockkit_claims
@@ -36,9 +36,8 @@ BEGIN
     END IF;
     SET v_capacity = COALESCE(v_capacity, p_capacity);
   END IF;
-  INSERT INTO lockkit_limits (namespace, space, name, capacity)
-  VALUES (p_namespace, p_space, p_name, v_capacity)
-  ON DUPLICATE KEY UPDATE capacity = v_capacity;
+  UPDATE lockkit_names SET given = v_capacity
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   UPDATE lockkit_claims SET capacity = v_capacity
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);

@@ -1,8 +1,6 @@
 -- Lets a list of lockkit_claims move on: removes the holders that have ended, then walks along the
 -- first waiters, removing the ended ones and making holders of those who fit, up to the first that
--- must wait. Inside a transaction that has locked the name's row. A limit that the list was given is
--- what counts, whatever a claim says that was put in by a procedure of version 1 which was running while
--- they were replaced.
+-- must wait. Inside a transaction that has locked the name's row.
 -- Leases that were set while the clock was ahead count from now: `since` tells, which every verb that sets
 -- one writes.
 -- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
@@ -22,15 +20,11 @@ BEGIN
   DECLARE v_back TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
-  IF p_space = 1 THEN
-    SELECT capacity INTO v_given FROM lockkit_limits
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
-  END IF;
   SELECT place INTO v_first FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
   ORDER BY place LIMIT 1;
 
-  SELECT since > p_now INTO v_back FROM lockkit_names
+  SELECT since > p_now, given INTO v_back, v_given FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   IF v_back THEN
     UPDATE lockkit_claims SET expires = expires - set_at + p_now, set_at = p_now
@@ -65,7 +59,7 @@ BEGIN
     IF v_expires <= p_now THEN
       DELETE FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
-    ELSEIF v_used + v_weight <= COALESCE(v_given, v_capacity) THEN
+    ELSEIF v_used + v_weight <= v_capacity THEN
       UPDATE lockkit_claims
       SET held = p_now, set_at = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;

@@ -1,77 +1,23 @@
-//! One transaction: loads lists, applies steps to them, and writes what changed. The rule is
-//! [`lockkit_core::line`]'s; here are rows in and rows out.
+//! The queues of a transaction: loads them, applies operations to them, and writes what changed. The rule
+//! is [`lockkit_core::line`]'s; here are rows in and rows out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::line::{self, Answer, Applied, Stop, Tokens, What};
-use lockkit_core::{Error, Key, Space};
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
+use lockkit_core::line::{Answer, Applied, Stop, Tokens, What};
+use lockkit_core::{Key, Space};
+use rusqlite::{Row, params};
 
-use super::BACKEND;
-use super::registers::GRACE;
-use super::tokens::{Given, used_up, wall_clock};
-use super::wait::tag;
-use super::worker::{Failure, Site};
-use crate::rows::{self, columns, duration, mode_of, nanos, token_of};
-use crate::wake::Tag;
+use super::connection::Failure;
+use super::tokens::used_up;
+use super::transaction::{Entry, Flight, Line, List, Verb, moment, stored, tag, unsigned};
+use crate::rows::{columns, duration, mode_of, nanos, token_of};
 
 /// How much of a list is loaded at first.
 const FRONT: usize = 8;
-/// How many lists are known from one transaction to the next at most.
-const KNOWN: usize = 1024;
 /// How much news is kept.
 const NEWS: i64 = 1024;
-
-/// Whose a claim is: its identity as JSON, and its note.
-type Who = Arc<(String, Option<String>)>;
-pub(super) type Verb<'a> = line::Verb<'a, Who>;
-pub(super) type Line = line::Line<Who>;
-type Entry = line::Entry<Who>;
-
-/// A transaction on its way.
-pub(crate) struct Flight<'c> {
-    connection: &'c Connection,
-    now: i64,
-    /// The wall clock's microseconds, which new numbers are not less than.
-    pub(super) wall: i64,
-    pub(super) given: &'c Given,
-    pub(super) writes: bool,
-    pub(super) durable: bool,
-    pub(super) known: &'c mut Known,
-    /// Lists of which only a window is known.
-    partly: Vec<Key>,
-    woken: Vec<Tag>,
-    pub(super) steps: u64,
-}
-
-/// What the writing connection knows of the file: what it read and wrote, for as long as no other
-/// connection writes.
-#[derive(Default)]
-pub(crate) struct Known {
-    version: Option<i64>,
-    /// Of `lockkit_meta`.
-    pub(super) floor: i64,
-    pub(super) ceiling: i64,
-    lists: HashMap<Key, List>,
-}
-
-struct List {
-    line: Line,
-    /// The limit that the semaphore was given.
-    given: Option<u32>,
-    /// The greatest place that has a row.
-    last_row: u64,
-    /// The place of the row that has ended and only remembers it.
-    remembered: Option<u64>,
-    /// How much to load next.
-    bite: usize,
-    /// The places of all live claims, if they were asked for and the window does not show them.
-    places: Vec<u64>,
-}
 
 /// What a claim waits for.
 #[derive(Default)]
@@ -80,86 +26,7 @@ pub(crate) struct Wait {
     pub(super) lease: Option<Duration>,
 }
 
-impl<'c> Flight<'c> {
-    /// In a transaction that has begun, and that has the file's write lock if it `writes`.
-    pub(super) fn begin(
-        connection: &'c Connection,
-        site: &'c Site,
-        writes: bool,
-        durable: bool,
-        known: &'c mut Known,
-    ) -> Result<Self, Failure> {
-        // Read with the lock in hand: no transaction that wrote before this one had a later clock.
-        let now = site.clock.now().as_nanos() as i64;
-        let flight = Self {
-            connection,
-            now,
-            wall: wall_clock(),
-            given: &site.given,
-            writes,
-            durable,
-            known,
-            partly: Vec::new(),
-            woken: Vec::new(),
-            steps: 0,
-        };
-        if writes {
-            let version = flight.any("PRAGMA data_version", [], |row| row.get(0))?;
-            if flight.known.version != version {
-                let meta = "SELECT token, ceiling FROM lockkit_meta WHERE epoch = ?1";
-                let meta = flight.any(meta, [site.epoch], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                let (floor, ceiling) = meta.ok_or_else(taken_over)?;
-                *flight.known = Known { version, floor, ceiling, lists: HashMap::new() };
-            }
-        }
-        Ok(flight)
-    }
-
-    /// Forgets what is too much to be known beyond the transaction, and says whom to wake.
-    pub(super) fn end(self) -> Vec<Tag> {
-        self.partly.iter().for_each(|key| drop(self.known.lists.remove(key)));
-        if self.known.lists.len() > KNOWN {
-            self.known.lists.clear();
-        }
-        self.woken
-    }
-
-    /// The time of this transaction, in nanoseconds on the boot clock.
-    pub(crate) fn now(&self) -> i64 {
-        self.now
-    }
-
-    fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
-        self.connection.prepare_cached(sql)
-    }
-
-    pub(crate) fn run(&self, sql: &str, params: impl Params) -> rusqlite::Result<()> {
-        self.prepare(sql)?.execute(params).map(drop)
-    }
-
-    pub(crate) fn any<T>(
-        &self,
-        sql: &str,
-        params: impl Params,
-        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<Option<T>> {
-        self.prepare(sql)?.query_row(params, read).optional()
-    }
-
-    pub(crate) fn all<T>(
-        &self,
-        sql: &str,
-        params: impl Params,
-        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<Vec<T>> {
-        self.prepare(sql)?.query_map(params, read)?.collect()
-    }
-
-    /// Runs statements that have no parameters but the time.
-    pub(crate) fn batch(&self, sql: &str) -> rusqlite::Result<()> {
-        batch(self.connection, sql, self.now)
-    }
-
+impl Flight<'_> {
     /// Applies a step to a list, and writes what changed. Of a claim that waits it says as well how
     /// many live claims stand before it, and when the lease ends on which its turn depends.
     pub(crate) fn step(&mut self, key: &Key, step: &Verb<'_>) -> Result<(Answer, Wait), Failure> {
@@ -407,27 +274,6 @@ impl<'c> Flight<'c> {
     }
 }
 
-fn taken_over() -> Error {
-    Error::permanent(
-        BACKEND,
-        "the file was taken over by another boot of this machine, or by another machine; a lock \
-         file of SQLite serves one machine at a time: open it anew, and use a server (postgres, \
-         redis …) for several machines",
-    )
-}
-
-/// Runs statements with `:now`, and `:grace` for how long what nobody needs is remembered.
-pub(crate) fn batch(connection: &Connection, sql: &str, now: i64) -> rusqlite::Result<()> {
-    let sql = sql.replace(":now", &now.to_string()).replace(":grace", &GRACE.to_string());
-    connection.execute_batch(&sql)
-}
-
-/// The list of these columns, the first of a row; `None` where they are damaged.
-pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
-    let (namespace, space, name): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-    Ok(rows::key_of(&namespace, space, &name))
-}
-
 /// The columns of `entries.sql`.
 fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<Entry> {
     let time = |index: usize| row.get(index).map(moment);
@@ -448,17 +294,4 @@ fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<Entry> {
         broken: row.get(11)?,
         with: Arc::new((row.get(12)?, row.get(13)?)),
     })
-}
-
-pub(crate) fn unsigned(number: i64) -> u64 {
-    number.max(0).unsigned_abs()
-}
-
-pub(crate) fn moment(nanos: i64) -> Moment {
-    Moment::from_nanos(unsigned(nanos))
-}
-
-/// A moment as a column has it.
-pub(super) fn stored(moment: Moment) -> i64 {
-    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }

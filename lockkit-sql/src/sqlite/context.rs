@@ -1,12 +1,27 @@
-//! Which files a path led to when it was opened. If one of them is deleted or replaced later,
-//! connections keep writing to what nobody else can see, so every operation looks first.
+//! The file of a driver: which files its path led to when it was opened. If one of them is deleted or
+//! replaced later, connections keep writing to what no other process can see, so every operation checks
+//! first.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lockkit_core::Error;
+use lockkit_core::clock::Clock;
 
 use super::BACKEND;
+use super::tokens::Given;
+
+/// What all connections of a driver have to know about its file.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) file: FileMark,
+    pub(crate) epoch: i64,
+    pub(super) given: Given,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Whether everything waits for the disk.
+    pub(crate) durable: bool,
+}
 
 /// The device and the inode of a file.
 type FileId = (u64, u64);
