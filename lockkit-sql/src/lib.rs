@@ -17,7 +17,7 @@ mod rows;
 pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-mod wake;
+mod waiters;
 
 pub use fence::{Fenced, FencedWrite, WorkError};
 pub use lockkit_core::Fence;

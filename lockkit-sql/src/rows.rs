@@ -47,12 +47,12 @@ pub(crate) const fn space_of(number: i64) -> Space {
     if number == 0 { Space::Lock } else { Space::Semaphore }
 }
 
-/// The columns by which a list is known, in the order in which lists are locked.
+/// The columns by which a queue is known, in the order in which queues are locked.
 pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
     (key.namespace.as_str(), space_number(key.space), key.name.as_str())
 }
 
-/// The list of these columns; `None` where they are damaged.
+/// The queue of these columns; `None` where they are damaged.
 pub(crate) fn key_of(namespace: &str, space: i64, name: &str) -> Option<Key> {
     let namespace = Namespace::new(namespace).ok()?;
     Some(Key::new(namespace, space_of(space), Name::new(name).ok()?))

@@ -41,8 +41,8 @@ async fn count(url: &str, namespace: &Namespace) -> Result<u64, sqlx::Error> {
     let (rows,): (i64,) = sqlx::query_as(
         "SELECT (SELECT COUNT(*) FROM lockkit_claims WHERE namespace = ?) \
          + (SELECT COUNT(*) FROM lockkit_names WHERE namespace = ? \
-           AND given IS NULL \
-           AND (crowd OR \
+           AND fixed_limit IS NULL \
+           AND (has_claim_rows OR \
            expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))) \
          + (SELECT COUNT(*) FROM lockkit_registers WHERE namespace = ? AND value IS NOT NULL \
            AND expires IS NULL)",

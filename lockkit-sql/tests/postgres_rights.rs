@@ -19,7 +19,7 @@ use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 const LONG: Duration = Duration::from_secs(300);
-const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "bases"];
+const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "counters"];
 /// What only the sweep needs, which goes on without what it may not; a fence, or a waiter that is not
 /// notified; and what nothing needs.
 const SPARE: [&str; 12] = [
@@ -30,9 +30,9 @@ const SPARE: [&str; 12] = [
     "UPDATE ON lockkit_breaks",
     "DELETE ON lockkit_breaks",
     "DELETE ON lockkit_registers",
-    "DELETE ON lockkit_bases",
+    "DELETE ON lockkit_counters",
     "EXECUTE ON lockkit_fence",
-    "EXECUTE ON lockkit_look",
+    "EXECUTE ON lockkit_poll",
     // Of a register that was written while the clock was ahead.
     "EXECUTE ON lockkit_rebase",
     "EXECUTE ON lockkit_sweep",

@@ -109,7 +109,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
     for version in [6, 999] {
         let other = format!(
             "UPDATE from_tomorrow.lockkit_meta SET version = {version};
-             DROP FUNCTION IF EXISTS from_tomorrow.lockkit_carry"
+             DROP FUNCTION IF EXISTS from_tomorrow.lockkit_submit"
         );
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
         let told = format!("have version {version}, and this lockkit needs version 7");
@@ -121,7 +121,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
         assert!(refused.to_string().contains(&told), "{refused}");
         admin.execute("ROLLBACK").await.unwrap();
         let carry = "SELECT count(*) FROM pg_proc
-            WHERE proname = 'lockkit_carry' AND pronamespace = 'from_tomorrow'::regnamespace";
+            WHERE proname = 'lockkit_submit' AND pronamespace = 'from_tomorrow'::regnamespace";
         let there: i64 = sqlx::query_scalar(carry).fetch_one(&mut admin).await.unwrap();
         assert_eq!(there, 0, "nothing was made");
     }

@@ -71,8 +71,8 @@ async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
         async move { pool.acquire().await }
     });
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
-    let look = "SELECT s.ahead, s.look, c.wait_ttl FROM lockkit.lockkit_claims AS c \
-        CROSS JOIN LATERAL lockkit.lockkit_stands(c.id, lockkit.lockkit_clock()) AS s";
+    let look = "SELECT s.ahead, s.next_poll, c.wait_ttl FROM lockkit.lockkit_claims AS c \
+        CROSS JOIN LATERAL lockkit.lockkit_claim_state(c.id, lockkit.lockkit_clock()) AS s";
     let row = loop {
         match admin.fetch_optional(look).await.unwrap() {
             Some(row) => break row,

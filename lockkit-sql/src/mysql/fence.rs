@@ -3,7 +3,7 @@
 //! The claim's own row is not locked, or its renewal would wait for the transaction: a row in
 //! `lockkit_fences` stands for it, made by [`HeldLock::anchor`] on lockkit's own connection. The
 //! transaction locks that row for sharing, which reads it as it is now at every isolation level;
-//! and whoever takes the claim out of its list deletes the row first, or leaves the claim.
+//! and an operation that takes the claim out of its queue deletes the row first, or leaves the claim.
 
 use async_trait::async_trait;
 use lockkit_core::{Error, Fence, HeldLock, Token};
@@ -68,7 +68,7 @@ impl FencedWrite for Transaction<'_, Db> {
 /// sqlx's rollback.
 async fn refused(tx: &mut Transaction<'_, Db>, error: sqlx::Error) -> Error {
     if !has_ended(tx, &error).await {
-        return judge(&error).told(BACKEND, error);
+        return judge(&error).into_error(BACKEND, error);
     }
     // Where this fails, so does what follows: the connection is gone.
     let _ = tx.execute("START TRANSACTION READ ONLY").await;

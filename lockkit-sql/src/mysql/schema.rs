@@ -6,26 +6,26 @@ use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use super::MySql;
 use crate::rows::other_version;
-use crate::server::dialect::{Dialect, Verdict};
+use crate::server::dialect::{Dialect, ErrorClass};
 
 /// Tables and procedures, in the order in which they need each other; each statement ends with a
 /// line that is `--;`.
 const SCHEMA: &str = concat!(
     include_str!("sql/schema.sql"),
-    include_str!("sql/verbs/enter.sql"),
-    include_str!("sql/verbs/leave.sql"),
-    include_str!("sql/verbs/settle.sql"),
-    include_str!("sql/verbs/put.sql"),
-    include_str!("sql/verbs/acquire.sql"),
-    include_str!("sql/verbs/remove.sql"),
-    include_str!("sql/verbs/release.sql"),
-    include_str!("sql/verbs/carry.sql"),
-    include_str!("sql/verbs/renew.sql"),
-    include_str!("sql/verbs/amend.sql"),
-    include_str!("sql/verbs/break.sql"),
-    include_str!("sql/verbs/resize.sql"),
-    include_str!("sql/verbs/write.sql"),
-    include_str!("sql/verbs/sweep.sql"),
+    include_str!("sql/procedures/lock_queue.sql"),
+    include_str!("sql/procedures/remove_claim.sql"),
+    include_str!("sql/procedures/promote.sql"),
+    include_str!("sql/procedures/enqueue.sql"),
+    include_str!("sql/procedures/acquire.sql"),
+    include_str!("sql/procedures/dequeue.sql"),
+    include_str!("sql/procedures/release.sql"),
+    include_str!("sql/procedures/submit.sql"),
+    include_str!("sql/procedures/renew.sql"),
+    include_str!("sql/procedures/amend.sql"),
+    include_str!("sql/procedures/break.sql"),
+    include_str!("sql/procedures/resize.sql"),
+    include_str!("sql/procedures/write.sql"),
+    include_str!("sql/procedures/sweep.sql"),
 );
 const END: &str = "--;";
 /// The claims of a renewal, as a table.
@@ -103,7 +103,7 @@ pub(super) async fn install(
     connection: &mut MySqlConnection,
 ) -> Result<(), sqlx::Error> {
     connection.execute(sqlx::raw_sql(BEGIN)).await?;
-    // Whoever comes second finds everything done. Statements that make tables are no transaction here;
+    // The second client finds everything done. Statements that make tables are no transaction here;
     // what was left half made is made by the next one.
     let turn = turn(&dialect.prefix);
     // A call ends this at its own time limit, and a connect after two minutes.
@@ -136,7 +136,7 @@ async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), s
         match (&mut *connection).execute(step).await {
             Err(error) if number(&error) == Some(IS_THERE) => {}
             // Another client has made everything since this one found something missing.
-            Err(error) if found.is_some() && dialect.verdict(&error) == Verdict::Forbidden => {
+            Err(error) if found.is_some() && dialect.class(&error) == ErrorClass::Forbidden => {
                 return Ok(());
             }
             done => drop(done?),
@@ -159,7 +159,7 @@ async fn version(
     let version = sqlx::query(AssertSqlSafe(version)).fetch_optional(connection).await;
     match version {
         Ok(row) => row.map(|row| row.try_get::<i32, _>(0).map(i64::from)).transpose(),
-        Err(error) if dialect.verdict(&error) == Verdict::NoTables => Ok(None),
+        Err(error) if dialect.class(&error) == ErrorClass::NoTables => Ok(None),
         Err(error) => Err(error),
     }
 }

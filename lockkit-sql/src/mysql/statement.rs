@@ -10,7 +10,7 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Decode, Row as _, TypeInfo, ValueRef};
 
 use crate::rows::{columns, micros};
-use crate::server::dialect::{Arg, Cell, Row, hex, without_header};
+use crate::server::dialect::{Arg, Row, Value, hex, without_header};
 
 /// A statement that is prepared when a connection first meets it. In the text that it is made from, `?1`
 /// stands for the first argument of its verb, wherever and however often that is wanted.
@@ -66,7 +66,7 @@ pub(super) async fn fetch(
 }
 
 pub(super) fn wrong_arguments() -> sqlx::Error {
-    sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
+    sqlx::Error::Protocol("a id with other arguments than the dialect knows".into())
 }
 
 /// The JSON of `lockkit_renew`: texts of at most so many bytes, or of one claim each, and how many claims
@@ -95,23 +95,23 @@ pub(super) fn texts(claims: &[&Claim], most: usize) -> Vec<(usize, String)> {
 
 /// A row of sqlx's.
 fn read(row: &MySqlRow) -> Result<Row, sqlx::Error> {
-    let cells = (0..row.len()).map(|column| cell(row.try_get_raw(column)?));
-    cells.collect::<Result<_, _>>().map(Row)
+    let values = (0..row.len()).map(|column| value(row.try_get_raw(column)?));
+    values.collect::<Result<_, _>>().map(Row)
 }
 
-fn cell(value: MySqlValueRef<'_>) -> Result<Cell, sqlx::Error> {
+fn value(value: MySqlValueRef<'_>) -> Result<Value, sqlx::Error> {
     if value.is_null() {
-        return Ok(Cell::Null);
+        return Ok(Value::Null);
     }
     let kind = value.type_info().name().to_owned();
     let read = match kind.as_str() {
-        "BOOLEAN" => <bool as Decode<sqlx::MySql>>::decode(value).map(|b| Cell::Int(b.into())),
+        "BOOLEAN" => <bool as Decode<sqlx::MySql>>::decode(value).map(|b| Value::Int(b.into())),
         unsigned if unsigned.ends_with("UNSIGNED") => <u64 as Decode<sqlx::MySql>>::decode(value)
-            .map(|n| Cell::Int(i64::try_from(n).unwrap_or(i64::MAX))),
+            .map(|n| Value::Int(i64::try_from(n).unwrap_or(i64::MAX))),
         whole if whole.ends_with("INT") => {
-            <i64 as Decode<sqlx::MySql>>::decode(value).map(Cell::Int)
+            <i64 as Decode<sqlx::MySql>>::decode(value).map(Value::Int)
         }
-        _ => <&[u8] as Decode<sqlx::MySql>>::decode(value).map(|b| Cell::Bytes(b.to_vec())),
+        _ => <&[u8] as Decode<sqlx::MySql>>::decode(value).map(|b| Value::Bytes(b.to_vec())),
     };
     read.map_err(sqlx::Error::Decode)
 }

@@ -59,5 +59,5 @@ impl FencedWrite for Transaction<'_, Db> {
 }
 
 fn refused(error: sqlx::Error) -> Error {
-    judge(&error).told(BACKEND, error)
+    judge(&error).into_error(BACKEND, error)
 }

@@ -4,7 +4,7 @@
 //! Behind a pooler messages would go to another client, which did not ask and fails.
 //! So nothing is listened for before it is known that the server itself is at the other end. And then a
 //! message has to arrive, at first and ever again: behind a virtual address the subscription may be left
-//! at an old primary that lives on, while the verbs go to the new one.
+//! at an old primary that lives on, while the operations go to the new one.
 //!
 //! # Poolers
 //! In transaction mode a pooler hands a connection of the server from client to client. `LISTEN` and
@@ -20,7 +20,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 use tokio::time::timeout;
 
-use crate::server::dialect::{Commands, Heard, hex};
+use crate::server::dialect::{CommandConnections, MessageHandler, hex};
 
 /// How long opening the connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -28,14 +28,14 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PROOF: Duration = Duration::from_secs(1);
 /// How often a subscription has to prove itself again.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// The message, as `Verb::Notify` sends it.
+/// The message, as `StatementId::Notify` sends it.
 const SELF: &str = "self";
 
 pub(super) async fn listen(
     options: &PgConnectOptions,
     channel: &str,
-    heard: &Heard<'_>,
-    commands: &dyn Commands,
+    on_message: &MessageHandler<'_>,
+    commands: &dyn CommandConnections,
 ) -> Result<(), sqlx::Error> {
     let mark = mark();
     // sqlx listens through a pool: one of a single connection.
@@ -44,7 +44,7 @@ pub(super) async fn listen(
         .acquire_timeout(CONNECT)
         .connect_lazy_with(marked(options, &mark));
     let ended = match subscribe(&pool, &mark, channel).await {
-        Ok(listener) => Subscription { listener, channel, heard, commands }.follow().await,
+        Ok(listener) => Subscription { listener, channel, on_message, commands }.follow().await,
         Err(error) => Err(error),
     };
     let _ = timeout(Duration::from_secs(1), pool.close()).await;
@@ -69,15 +69,15 @@ async fn subscribe(
 struct Subscription<'a> {
     listener: PgListener,
     channel: &'a str,
-    heard: &'a Heard<'a>,
-    commands: &'a dyn Commands,
+    on_message: &'a MessageHandler<'a>,
+    commands: &'a dyn CommandConnections,
 }
 
 impl Subscription<'_> {
     /// Hands on messages until the connection breaks, or one does not arrive.
     async fn follow(mut self) -> Result<(), sqlx::Error> {
         self.prove().await?;
-        (self.heard)(None);
+        (self.on_message)(None);
         loop {
             let commands = self.commands;
             let due = async {
@@ -103,12 +103,12 @@ impl Subscription<'_> {
         let message = self.listener.try_recv().await?.ok_or_else(broke)?;
         let is_own = message.payload() == SELF;
         if !is_own {
-            (self.heard)(Some(message.payload()));
+            (self.on_message)(Some(message.payload()));
         }
         Ok(is_own)
     }
 
-    /// Has a message sent by a connection that carries verbs, and waits for it. What comes before goes
+    /// Has a message sent by a connection that carries operations, and waits for it. What comes before goes
     /// on being handed on.
     async fn prove(&mut self) -> Result<(), sqlx::Error> {
         let (commands, channel) = (self.commands, self.channel);

@@ -13,13 +13,13 @@ use sqlx::postgres::{PgConnection, PgRow, PgValueFormat, PgValueRef};
 use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo, ValueRef};
 
 use crate::rows::{columns, micros};
-use crate::server::dialect::{Arg, Arguments, Cell, Operation, Row, Verb, hex};
+use crate::server::dialect::{Arg, Arguments, Operation, Row, StatementId, Value, hex};
 
 /// The arguments of a statement: of many operations or claims, a list for each column.
-pub(super) fn arguments<'a>(verb: Verb, arguments: Arguments<'a>) -> Cow<'a, [Arg<'a>]> {
+pub(super) fn arguments<'a>(id: StatementId, arguments: Arguments<'a>) -> Cow<'a, [Arg<'a>]> {
     match arguments {
         Arguments::List(args) => Cow::Borrowed(args),
-        Arguments::Batch([one], client) if verb != Verb::Carry => one.single(client).into(),
+        Arguments::Batch([one], client) if id != StatementId::Submit => one.single(client).into(),
         Arguments::Batch(operations, client) => {
             let claims: Vec<_> = operations.iter().map(|one| &**one.claim).collect();
             let number =
@@ -125,25 +125,25 @@ fn rows(rows: Vec<PgRow>) -> Result<Vec<Row>, sqlx::Error> {
 }
 
 fn row(row: &PgRow) -> Result<Row, sqlx::Error> {
-    let cells = row.columns().iter().enumerate().map(|(i, column)| {
+    let values = row.columns().iter().enumerate().map(|(i, column)| {
         Ok(match column.type_info().name() {
-            "INT8" => row.try_get::<Option<i64>, _>(i)?.map_or(Cell::Null, Cell::Int),
+            "INT8" => row.try_get::<Option<i64>, _>(i)?.map_or(Value::Null, Value::Int),
             _ => bytes(&row.try_get_raw(i)?)?,
         })
     });
-    cells.collect::<Result<_, _>>().map(Row)
+    values.collect::<Result<_, _>>().map(Row)
 }
 
-fn bytes(value: &PgValueRef<'_>) -> Result<Cell, sqlx::Error> {
+fn bytes(value: &PgValueRef<'_>) -> Result<Value, sqlx::Error> {
     if value.is_null() {
-        return Ok(Cell::Null);
+        return Ok(Value::Null);
     }
     let found = value.as_bytes().map_err(sqlx::Error::Decode)?;
     match value.format() {
-        PgValueFormat::Binary => Ok(Cell::Bytes(found.to_vec())),
+        PgValueFormat::Binary => Ok(Value::Bytes(found.to_vec())),
         PgValueFormat::Text => {
             let odd = || sqlx::Error::Decode("bytes in no form that PostgreSQL writes".into());
-            unescaped(found).map(Cell::Bytes).ok_or_else(odd)
+            unescaped(found).map(Value::Bytes).ok_or_else(odd)
         }
     }
 }

@@ -17,10 +17,10 @@ use lockkit_core::{Claim, Error};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::Shared;
-use super::call::Answer;
-use super::dialect::{Arguments, Cell, Dialect, Operation, OperationKind, Row, Verb};
-use super::verbs::{count, grant, ring, unexpected};
+use super::SqlServerInner;
+use super::dialect::{Arguments, Dialect, Operation, OperationKind, Row, StatementId, Value};
+use super::driver::{count, grant, unexpected, wake_holders};
+use super::request::Answer;
 use crate::rows::{columns, from_micros};
 
 /// For so long after a batch would have waited as a whole, single operations are not sent as batches.
@@ -32,12 +32,12 @@ pub(crate) const LEFT_OUT: i64 = 9;
 /// [`LEFT_OUT`].
 type OperationAnswer = Result<(Row, u32), BatchError>;
 
-impl<D: Dialect> Shared<D> {
+impl<D: Dialect> SqlServerInner<D> {
     pub(super) async fn submit(
         self: &Arc<Self>,
         batch: Batch<'_>,
     ) -> Result<BatchOutcome, BatchError> {
-        self.wakes.claims.submits(&batch);
+        self.waiters.claims.submits(&batch);
         let releases = batch.releases.iter().map(|c| Operation::new(c, OperationKind::Release));
         let acquires = batch.acquires.iter().map(|acquire| {
             let kind = match acquire.patience {
@@ -75,26 +75,26 @@ impl<D: Dialect> Shared<D> {
         order.sort_by_key(|at| columns(&operations[*at].claim.key));
         let sorted: Vec<_> = order.iter().map(|at| operations[*at].clone()).collect();
         let batch = Arguments::Batch(&sorted, &self.client);
-        let Answer { rows, ambiguous } = match self.request(Verb::Carry, batch).await {
+        let Answer { rows, ambiguous } = match self.request(StatementId::Submit, batch).await {
             // More than rows is locked, as by a transaction that reads a range to change it: each
             // operation finds out by itself whether it is concerned.
             Err(error) if error.would_block => {
                 *locked(&self.blocked_at) = Some(Instant::now());
-                let left_out = || Ok((Row(vec![Cell::Int(LEFT_OUT)]), error.ambiguous));
+                let left_out = || Ok((Row(vec![Value::Int(LEFT_OUT)]), error.ambiguous));
                 return Ok(operations.iter().map(|_| left_out()).collect());
             }
             answer => answer?,
         };
         let wrong = || BatchError::unknown(unexpected::<D>()).after(ambiguous);
         let mut answers = vec![None; operations.len()];
-        for Row(mut cells) in rows {
-            let at = match cells.first() {
-                Some(Cell::Int(n)) => usize::try_from(*n).ok().and_then(|n| order.get(n)),
+        for Row(mut values) in rows {
+            let at = match values.first() {
+                Some(Value::Int(n)) => usize::try_from(*n).ok().and_then(|n| order.get(n)),
                 _ => None,
             };
             let at = at.ok_or_else(wrong)?;
-            cells.remove(0);
-            answers[*at] = Some(Ok((Row(cells), ambiguous)));
+            values.remove(0);
+            answers[*at] = Some(Ok((Row(values), ambiguous)));
         }
         answers.into_iter().map(|answer| answer.ok_or_else(wrong)).collect()
     }
@@ -161,7 +161,7 @@ impl<D: Dialect> Shared<D> {
     /// A statement for this one, which waits for the client that has locked its queue.
     async fn alone(&self, operation: &Operation<'_>) -> OperationAnswer {
         let is_release = operation.kind == OperationKind::Release;
-        let id = if is_release { Verb::Release } else { Verb::Acquire };
+        let id = if is_release { StatementId::Release } else { StatementId::Acquire };
         let one = Arguments::Batch(std::slice::from_ref(operation), &self.client);
         match self.request(id, one).await {
             Err(error) if is_release && error.error.is_read_only() => {
@@ -178,10 +178,10 @@ impl<D: Dialect> Shared<D> {
 
     /// A server that takes no writes cannot take a claim out, but says whether there is one.
     async fn absent(&self, claim: &Arc<Claim>, refusal: BatchError) -> OperationAnswer {
-        let polled = self.claim_states(Verb::Look, std::slice::from_ref(claim)).await;
+        let polled = self.claim_states(StatementId::Poll, std::slice::from_ref(claim)).await;
         match polled.map_err(|error| refusal_or(&refusal, error))?.0.first() {
             Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
-                Ok((Row(vec![Cell::Int(2), Cell::Null]), refusal.ambiguous))
+                Ok((Row(vec![Value::Int(2), Value::Null]), refusal.ambiguous))
             }
             _ => Err(refusal),
         }
@@ -195,7 +195,7 @@ impl<D: Dialect> Shared<D> {
         let lease = answer.as_ref().ok().and_then(|(row, _)| row.int(4)).map(from_micros);
         let outcome = outcome::<D, _>(answer, |row| acquisition::<D>(claim, row));
         let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
-        self.wakes.claims.acquired(&claim.id, result, lease);
+        self.waiters.claims.acquired(&claim.id, result, lease);
         outcome
     }
 }
@@ -227,7 +227,7 @@ fn outcome<D: Dialect, T>(
     read: impl FnOnce(&Row) -> Result<T, BatchError>,
 ) -> Result<Attempted<T>, BatchError> {
     let (row, ambiguous) = answer?;
-    ring(&row, row.0.len().saturating_sub(1));
+    wake_holders(&row, row.0.len().saturating_sub(1));
     if row.int(0) == Some(LEFT_OUT) {
         return Err(BatchError::would_block(D::BACKEND).after(ambiguous));
     }

@@ -3,14 +3,14 @@
 
 pub mod dialect;
 
-mod attend;
 pub(crate) mod batch;
-mod call;
-mod look;
+mod driver;
+mod inspect;
 mod options;
+mod polling;
 mod pool;
 mod registers;
-mod verbs;
+mod request;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +25,13 @@ use tokio::sync::Notify;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use dialect::{Dialect, Verb};
+use dialect::{Dialect, StatementId};
 use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
 use crate::rows::other_version;
-use crate::wake::{Tag, Wakes};
+use crate::waiters::{ClaimTag, WaiterRegistry};
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 ///
@@ -48,25 +48,25 @@ use crate::wake::{Tag, Wakes};
 /// # Ok(()) }
 /// ```
 pub struct ServerDriver<D: Dialect> {
-    pub(crate) shared: Arc<Shared<D>>,
+    pub(crate) inner: Arc<SqlServerInner<D>>,
 }
 
 impl<D: Dialect> Clone for ServerDriver<D> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { inner: self.inner.clone() }
     }
 }
 
 /// What the driver and its tasks share.
-pub(crate) struct Shared<D: Dialect> {
+pub(crate) struct SqlServerInner<D: Dialect> {
     pub(crate) dialect: D,
     pub(crate) connections: Connections<D>,
     pub(crate) timeout: Duration,
     durability: ServerDurability,
     capabilities: Capabilities,
     /// The id of this client, which its channel and its claims bear.
-    client: Tag,
-    wakes: Arc<Wakes>,
+    client: ClaimTag,
+    waiters: Arc<WaiterRegistry>,
     bases: KnownBases,
     writes: Writes,
     operations: AtomicU64,
@@ -85,7 +85,7 @@ impl<D: Dialect> fmt::Debug for ServerDriver<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerDriver")
             .field("backend", &D::BACKEND)
-            .field("connections", &self.shared.connections)
+            .field("connections", &self.inner.connections)
             .finish_non_exhaustive()
     }
 }
@@ -159,14 +159,14 @@ impl<D: Dialect> ServerDriver<D> {
         let most = connections.most();
         let others = most.saturating_sub(1).max(1);
         capabilities.flights.at_once = capabilities.flights.at_once.min(others);
-        let shared = Shared {
+        let inner = SqlServerInner {
             dialect: Self::dialect(&options)?,
             connections,
             timeout: options.timeout,
             durability: options.durability,
             capabilities,
-            client: attend::tag(&ClaimId::random()),
-            wakes: Wakes::new(attend::tag, D::PUSHES),
+            client: polling::tag(&ClaimId::random()),
+            waiters: WaiterRegistry::new(polling::tag, D::PUSHES),
             bases: KnownBases::default(),
             writes: Writes::default(),
             operations: AtomicU64::new(0),
@@ -175,40 +175,40 @@ impl<D: Dialect> ServerDriver<D> {
             others: Semaphore::new(others),
             blocked_at: Mutex::default(),
         };
-        let driver = Self { shared: Arc::new(shared) };
+        let driver = Self { inner: Arc::new(inner) };
         driver.meet().await;
         let opened = driver.open().await;
         if opened.is_err() {
-            driver.shared.connections.close().await;
+            driver.inner.connections.close().await;
         }
         opened.map(|()| driver)
     }
 
-    /// A pool's connections are opened by somebody else: what is at their other end is found out beside
+    /// A pool's connections are opened by the program: what is at their other end is found out beside
     /// it.
     async fn meet(&self) {
-        if let Connections::Pool(pool) = &self.shared.connections {
+        if let Connections::Pool(pool) = &self.inner.connections {
             let options = pool.connect_options();
-            let meeting = self.shared.dialect.meet(&options);
-            let _ = tokio::time::timeout(self.shared.timeout, meeting).await;
+            let meeting = self.inner.dialect.meet(&options);
+            let _ = tokio::time::timeout(self.inner.timeout, meeting).await;
         }
     }
 
     /// Checks the version of the tables, and makes them where there are none.
     async fn open(&self) -> Result<(), Error> {
         for _ in 0..2 {
-            let answer = self.shared.call(Verb::Health, &[]).await?;
+            let answer = self.inner.call(StatementId::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();
             match row.int(0) {
-                None => self.shared.install().await?,
+                None => self.inner.install().await?,
                 Some(version) if version == D::VERSION => {
                     if row.int(2) == Some(1) {
-                        self.shared.sweep().await;
+                        self.inner.sweep().await;
                     }
                     return Ok(());
                 }
                 Some(version) => {
-                    let place = self.shared.dialect.tables();
+                    let place = self.inner.dialect.tables();
                     let refusal = other_version(place, version, D::VERSION);
                     return Err(Error::permanent(D::BACKEND, refusal));
                 }
@@ -218,7 +218,7 @@ impl<D: Dialect> ServerDriver<D> {
     }
 }
 
-impl<D: Dialect> Shared<D> {
+impl<D: Dialect> SqlServerInner<D> {
     /// Every so many operations, a bite of the sweep, beside the caller's work.
     fn sweep_in_passing(self: &Arc<Self>, operations: u64) {
         const EVERY: u64 = 512;
@@ -231,7 +231,7 @@ impl<D: Dialect> Shared<D> {
 
     async fn sweep(&self) {
         const BITE: i64 = 1_000;
-        if let Err(error) = self.call(Verb::Sweep, &[dialect::Arg::Int(BITE)]).await {
+        if let Err(error) = self.call(StatementId::Sweep, &[dialect::Arg::Int(BITE)]).await {
             tracing::debug!(%error, "a sweep failed; the next one goes on");
         }
     }

@@ -29,7 +29,7 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 /// Why a transaction was not committed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum TransactionError {
     /// Busy, in any of its kinds, or locked by a neighbour in a shared cache.
     Busy,
     /// It has to wait for the disk, and did not.
@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-impl From<rusqlite::Error> for Failure {
+impl From<rusqlite::Error> for TransactionError {
     fn from(error: rusqlite::Error) -> Self {
         match primary_code(&error) {
             Some(5 | 6) => Self::Busy,
@@ -49,20 +49,22 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for TransactionError {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
 }
 
 /// Runs `work` until the file is not busy.
-pub(crate) fn patiently<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, BatchError> {
+pub(crate) fn patiently<T>(
+    mut work: impl FnMut() -> Result<T, TransactionError>,
+) -> Result<T, BatchError> {
     let (begun, mut pause) = (Instant::now(), Duration::from_micros(100));
     loop {
         match work() {
             Ok(done) => return Ok(done),
-            Err(Failure::Refused(error)) => return Err(BatchError::refused(error)),
-            Err(Failure::Unknown(error)) => return Err(BatchError::unknown(error)),
+            Err(TransactionError::Refused(error)) => return Err(BatchError::refused(error)),
+            Err(TransactionError::Unknown(error)) => return Err(BatchError::unknown(error)),
             Err(_) if begun.elapsed() < PATIENCE => {
                 std::thread::sleep(rand::rng().random_range(pause / 4..=pause));
                 pause = (pause * 2).min(LONGEST_PAUSE);

@@ -10,14 +10,14 @@ use lockkit_core::Error;
 use lockkit_core::clock::Clock;
 
 use super::BACKEND;
-use super::tokens::Given;
+use super::tokens::IssuedNumbers;
 
 /// What all connections of a driver have to know about its file.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct FileContext {
     pub(crate) file: FileMark,
     pub(crate) epoch: i64,
-    pub(super) given: Given,
+    pub(super) issued: IssuedNumbers,
     pub(crate) clock: Arc<dyn Clock>,
     /// Whether everything waits for the disk.
     pub(crate) durable: bool,

@@ -1,6 +1,6 @@
 //! Fenced transactions on SQLite. See [`Fence`] for what they mean.
 //!
-//! A file has one writer at a time, and a claim leaves its list by a write. So a transaction that has
+//! A file has one writer at a time, and a claim leaves its queue by a write. So a transaction that has
 //! the file's write lock, and sees the claim hold, needs no more: the claim stays until it ends.
 
 use async_trait::async_trait;

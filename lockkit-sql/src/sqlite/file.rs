@@ -86,13 +86,13 @@ pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
     )))
 }
 
-/// Makes the file beside its place and then moves it there, so that nobody ever sees half a file:
+/// Makes the file beside its place and then moves it there, so that no process ever sees half a file:
 /// of many processes that start at once the first one's stays.
 fn make(path: &Path, boot: &str) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mark = rand::rng().random::<u64>();
     let name = format!(".{name}.{}-{mark:016x}.new", std::process::id());
-    let fresh = Fresh(path.with_file_name(name));
+    let fresh = TemporaryFile(path.with_file_name(name));
     let mut options = OpenOptions::new();
     let opened = options.write(true).create_new(true).mode(0o600).open(&fresh.0);
     opened.map_err(|e| io_error("make a file beside", path, &e))?;
@@ -119,9 +119,9 @@ fn move_into_place(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// A file that is only on its way: gone with this value, whatever happened.
-struct Fresh(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Fresh {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         for suffix in ["", "-journal", "-wal", "-shm"] {
             let _ = fs::remove_file(beside(&self.0, suffix));
@@ -181,7 +181,7 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
             let now = clock.now().as_nanos() as i64;
             batch(&connection, include_str!("sql/takeover.sql"), now)?;
         }
-        // Where a log begins, the tokens of an earlier one may be lost, if somebody deleted it in
+        // Where a log begins, the tokens of an earlier one may be lost, if it was deleted in
         // use: they go on above the wall clock, as in a new file.
         if before[0].is_none() || file.log() != before {
             connection.execute(

@@ -184,8 +184,8 @@ fn network_kind(path: &Path) -> Option<&'static str> {
         0x564c => "NCP",
         0xaad7_aaea => "PanFS",
         0x4750_4653 => "GPFS",
-        0x786f_4256 => "VirtualBox's shared folders",
-        0xbacb_acbc => "VMware's shared folders",
+        0x786f_4256 => "VirtualBox's inner folders",
+        0xbacb_acbc => "VMware's inner folders",
         _ => return None,
     })
 }

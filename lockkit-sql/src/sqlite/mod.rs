@@ -1,22 +1,22 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
+//! can do; `driver` has the lock, `registers` the values, `polling` the waiting, `transaction` and `queues` a transaction,
 //! `tokens` its numbers, `worker` the thread that carries it out, `location` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod connection;
 mod context;
+mod driver;
 mod fence;
 mod file;
 mod foreign;
+mod inspect;
 mod location;
-mod look;
+mod polling;
 mod queues;
 mod registers;
 mod tokens;
 mod transaction;
-mod verbs;
-mod wait;
 mod worker;
 
 use std::fmt;
@@ -30,12 +30,12 @@ use lockkit_core::driver::{Flights, KnownBases, split_query};
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
-use context::{FileMark, Site};
+use context::{FileContext, FileMark};
 pub use fence::TOKENS_TABLE;
-use tokens::Given;
+use tokens::IssuedNumbers;
 use worker::Worker;
 
-use crate::wake::Wakes;
+use crate::waiters::WaiterRegistry;
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
@@ -143,7 +143,7 @@ impl SqliteOptions {
 /// ```
 #[derive(Clone)]
 pub struct SqliteDriver {
-    shared: Arc<Shared>,
+    inner: Arc<SqliteInner>,
 }
 
 impl fmt::Debug for SqliteDriver {
@@ -154,11 +154,11 @@ impl fmt::Debug for SqliteDriver {
 
 #[derive(Debug)]
 /// What the driver and its tasks share.
-struct Shared {
-    site: Arc<Site>,
+struct SqliteInner {
+    context: Arc<FileContext>,
     writer: Worker,
     reader: Worker,
-    wakes: Arc<Wakes>,
+    waiters: Arc<WaiterRegistry>,
     bases: KnownBases,
 }
 
@@ -211,7 +211,7 @@ impl SqliteDriver {
 
     /// The file, without links.
     pub fn path(&self) -> &Path {
-        self.shared.site.file.path()
+        self.inner.context.file.path()
     }
 
     /// Makes sure that there is a file, on a thread where that may take its time.
@@ -220,24 +220,25 @@ impl SqliteDriver {
         boot: String,
         options: SqliteOptions,
     ) -> Result<Self, Error> {
-        let enter = move || -> Result<Shared, Error> {
+        let enter = move || -> Result<SqliteInner, Error> {
             file::refuse_old_library(rusqlite::version_number())?;
             let file = FileMark::of(&prepare(&boot)?)?;
             let epoch = file::enter(&file, &boot, &*options.clock)?;
             let durable = options.durability == Durability::Everything;
-            let given = Given::of(file.path());
-            let site = Arc::new(Site { file, epoch, given, clock: options.clock, durable });
-            Ok(Shared {
-                writer: Worker::start(site.clone(), true)?,
-                reader: Worker::start(site.clone(), false)?,
-                site,
-                wakes: Wakes::new(transaction::tag, false),
+            let issued = IssuedNumbers::of(file.path());
+            let context =
+                Arc::new(FileContext { file, epoch, issued, clock: options.clock, durable });
+            Ok(SqliteInner {
+                writer: Worker::start(context.clone(), true)?,
+                reader: Worker::start(context.clone(), false)?,
+                context,
+                waiters: WaiterRegistry::new(transaction::tag, false),
                 bases: KnownBases::default(),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;
-        let shared = entered.map_err(|error| Error::permanent(BACKEND, error))??;
-        Ok(Self { shared: Arc::new(shared) })
+        let inner = entered.map_err(|error| Error::permanent(BACKEND, error))??;
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -269,7 +270,7 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
             "durability=everything" => Durability::Everything,
             other => {
                 return Err(Error::config(format!(
-                    "`{other}` is not known to `sqlite:` URLs; there is `durability=needed` and \
+                    "`{other}` is not cache to `sqlite:` URLs; there is `durability=needed` and \
                      `durability=everything`"
                 )));
             }

@@ -24,12 +24,12 @@ pub(super) fn wall_clock() -> i64 {
 
 /// The greatest number that this process has given in one file, through whichever driver.
 #[derive(Clone, Debug)]
-pub(super) struct Given(Arc<AtomicI64>);
+pub(super) struct IssuedNumbers(Arc<AtomicI64>);
 
-impl Given {
+impl IssuedNumbers {
     /// Of the file at this path. It outlives its drivers: the file may be older when it is opened again.
     pub(super) fn of(path: &Path) -> Self {
-        static FILES: OnceLock<Mutex<HashMap<PathBuf, Given>>> = OnceLock::new();
+        static FILES: OnceLock<Mutex<HashMap<PathBuf, IssuedNumbers>>> = OnceLock::new();
         let mut files = locked(FILES.get_or_init(Mutex::default));
         files.entry(path.to_owned()).or_insert_with(|| Self(Arc::default())).clone()
     }
@@ -38,7 +38,7 @@ impl Given {
         self.0.load(Ordering::Relaxed)
     }
 
-    // By whoever has the file's write lock.
+    // By the transaction that has the file's write lock.
     pub(super) fn reached(&self, number: i64) {
         self.0.fetch_max(number, Ordering::Relaxed);
     }

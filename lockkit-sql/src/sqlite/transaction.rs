@@ -10,51 +10,51 @@ use lockkit_core::{Error, Key};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
 
 use super::BACKEND;
-use super::connection::Failure;
-use super::context::Site;
-use super::tokens::{Given, TOKEN_BLOCK, used_up, wall_clock};
+use super::connection::TransactionError;
+use super::context::FileContext;
+use super::tokens::{IssuedNumbers, TOKEN_BLOCK, used_up, wall_clock};
 use crate::rows;
-use crate::wake::Tag;
+use crate::waiters::ClaimTag;
 
 /// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
 /// its lost answer can be asked for again.
 pub(crate) const GRACE: i64 = 600_000_000_000;
-/// How many lists are known from one transaction to the next at most.
+/// How many queues are known from one transaction to the next at most.
 const KNOWN: usize = 1024;
 /// Whose a claim is: its identity as JSON, and its note.
-type Who = Arc<(String, Option<String>)>;
-pub(super) type Verb<'a> = line::Verb<'a, Who>;
-pub(super) type Line = line::Line<Who>;
-pub(super) type Entry = line::Entry<Who>;
+type ClientText = Arc<(String, Option<String>)>;
+pub(super) type Operation<'a> = line::Verb<'a, ClientText>;
+pub(super) type Line = line::Line<ClientText>;
+pub(super) type Entry = line::Entry<ClientText>;
 
 /// A transaction on its way.
-pub(crate) struct Flight<'c> {
+pub(crate) struct Transaction<'c> {
     pub(super) connection: &'c Connection,
     pub(super) now: i64,
     /// The wall clock's microseconds, which new numbers are not less than.
     pub(super) wall: i64,
-    pub(super) given: &'c Given,
+    pub(super) issued: &'c IssuedNumbers,
     pub(super) writes: bool,
     pub(super) durable: bool,
-    pub(super) known: &'c mut Known,
+    pub(super) cache: &'c mut WriterCache,
     /// Lists of which only a window is known.
     pub(super) partly: Vec<Key>,
-    pub(super) woken: Vec<Tag>,
+    pub(super) woken: Vec<ClaimTag>,
     pub(super) steps: u64,
 }
 
 /// What the writing connection knows of the file: what it read and wrote, for as long as no other
 /// connection writes.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct WriterCache {
     version: Option<i64>,
     /// Of `lockkit_meta`.
     pub(super) floor: i64,
     pub(super) ceiling: i64,
-    pub(super) lists: HashMap<Key, List>,
+    pub(super) lists: HashMap<Key, CachedQueue>,
 }
 
-pub(super) struct List {
+pub(super) struct CachedQueue {
     pub(super) line: Line,
     /// The limit that the semaphore was given.
     pub(super) given: Option<u32>,
@@ -68,46 +68,47 @@ pub(super) struct List {
     pub(super) places: Vec<u64>,
 }
 
-impl<'c> Flight<'c> {
+impl<'c> Transaction<'c> {
     /// In a transaction that has begun, and that has the file's write lock if it `writes`.
     pub(super) fn begin(
         connection: &'c Connection,
-        site: &'c Site,
+        context: &'c FileContext,
         writes: bool,
         durable: bool,
-        known: &'c mut Known,
-    ) -> Result<Self, Failure> {
+        cache: &'c mut WriterCache,
+    ) -> Result<Self, TransactionError> {
         // Read with the lock in hand: no transaction that wrote before this one had a later clock.
-        let now = site.clock.now().as_nanos() as i64;
-        let flight = Self {
+        let now = context.clock.now().as_nanos() as i64;
+        let transaction = Self {
             connection,
             now,
             wall: wall_clock(),
-            given: &site.given,
+            issued: &context.issued,
             writes,
             durable,
-            known,
+            cache,
             partly: Vec::new(),
             woken: Vec::new(),
             steps: 0,
         };
         if writes {
-            let version = flight.any("PRAGMA data_version", [], |row| row.get(0))?;
-            if flight.known.version != version {
+            let version = transaction.any("PRAGMA data_version", [], |row| row.get(0))?;
+            if transaction.cache.version != version {
                 let meta = "SELECT token, ceiling FROM lockkit_meta WHERE epoch = ?1";
-                let meta = flight.any(meta, [site.epoch], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let meta =
+                    transaction.any(meta, [context.epoch], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 let (floor, ceiling) = meta.ok_or_else(taken_over)?;
-                *flight.known = Known { version, floor, ceiling, lists: HashMap::new() };
+                *transaction.cache = WriterCache { version, floor, ceiling, lists: HashMap::new() };
             }
         }
-        Ok(flight)
+        Ok(transaction)
     }
 
     /// Forgets what is too much to be known beyond the transaction, and says whom to wake.
-    pub(super) fn end(self) -> Vec<Tag> {
-        self.partly.iter().for_each(|key| drop(self.known.lists.remove(key)));
-        if self.known.lists.len() > KNOWN {
-            self.known.lists.clear();
+    pub(super) fn end(self) -> Vec<ClaimTag> {
+        self.partly.iter().for_each(|key| drop(self.cache.lists.remove(key)));
+        if self.cache.lists.len() > KNOWN {
+            self.cache.lists.clear();
         }
         self.woken
     }
@@ -150,11 +151,11 @@ impl<'c> Flight<'c> {
 
     /// What every new number exceeds, whatever it is for.
     pub(super) fn last_number(&self) -> i64 {
-        self.known.floor.max(self.given.last()).max(self.wall - 1)
+        self.cache.floor.max(self.issued.last()).max(self.wall - 1)
     }
 
-    /// The next version of a register that has this one; the lists' tokens go on above it.
-    pub(super) fn next_version(&mut self, own: i64) -> Result<i64, Failure> {
+    /// The next version of a register that has this one; the queues' tokens go on above it.
+    pub(super) fn next_version(&mut self, own: i64) -> Result<i64, TransactionError> {
         let next = self.last_number().max(own).checked_add(1).ok_or_else(used_up)?;
         self.give_numbers(next, true)?;
         Ok(next)
@@ -162,15 +163,15 @@ impl<'c> Flight<'c> {
 
     /// Makes sure that numbers up to `last` may be given. They lie below a ceiling that is on disk
     /// before: after a power failure tokens go on above it.
-    pub(super) fn give_numbers(&mut self, last: i64, raised: bool) -> Result<(), Failure> {
-        if last > self.known.ceiling {
+    pub(super) fn give_numbers(&mut self, last: i64, raised: bool) -> Result<(), TransactionError> {
+        if last > self.cache.ceiling {
             if !self.durable {
-                return Err(Failure::NotDurable);
+                return Err(TransactionError::NotDurable);
             }
-            self.known.ceiling = last.saturating_add(TOKEN_BLOCK);
-            self.run("UPDATE lockkit_meta SET ceiling = ?1", [self.known.ceiling])?;
+            self.cache.ceiling = last.saturating_add(TOKEN_BLOCK);
+            self.run("UPDATE lockkit_meta SET ceiling = ?1", [self.cache.ceiling])?;
         }
-        self.given.reached(last);
+        self.issued.reached(last);
         if raised {
             self.raise_floor(last)?;
         }
@@ -179,8 +180,8 @@ impl<'c> Flight<'c> {
 
     /// Lists without a row go on above this.
     pub(super) fn raise_floor(&mut self, place: i64) -> rusqlite::Result<()> {
-        if place > self.known.floor {
-            self.known.floor = place;
+        if place > self.cache.floor {
+            self.cache.floor = place;
             self.run("UPDATE lockkit_meta SET token = ?1", [place])?;
         }
         Ok(())
@@ -196,13 +197,13 @@ fn taken_over() -> Error {
     )
 }
 
-/// Runs statements with `:now`, and `:grace` for how long what nobody needs is remembered.
+/// Runs statements with `:now`, and `:grace` for how long what is not needed is remembered.
 pub(crate) fn batch(connection: &Connection, sql: &str, now: i64) -> rusqlite::Result<()> {
     let sql = sql.replace(":now", &now.to_string()).replace(":grace", &GRACE.to_string());
     connection.execute_batch(&sql)
 }
 
-/// The list of these columns, the first of a row; `None` where they are damaged.
+/// The queue of these columns, the first of a row; `None` where they are damaged.
 pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
     let (namespace, space, name): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
     Ok(rows::key_of(&namespace, space, &name))
@@ -222,7 +223,7 @@ pub(super) fn stored(moment: Moment) -> i64 {
 }
 
 /// What this process calls a claim. Nothing of it leaves the process.
-pub(super) fn tag(id: &ClaimId) -> Tag {
+pub(super) fn tag(id: &ClaimId) -> ClaimTag {
     let [tag @ .., _, _, _, _, _, _, _, _] = id.as_bytes();
     *tag
 }
