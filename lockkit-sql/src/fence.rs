@@ -2,7 +2,7 @@
 //! What a fence means is said at [`Fence`](lockkit_core::Fence).
 
 use async_trait::async_trait;
-use lockkit_core::{Error, HeldLock, LossReason, Token};
+use lockkit_core::{Error, HeldLock, LossReason, Result, Token};
 
 /// For data in *another* database than the lock's: a table there remembers the highest token that
 /// wrote to each resource.
@@ -31,7 +31,7 @@ pub trait FencedWrite: Send {
     ///
     /// # Cancel safety
     /// Dropping it leaves the token admitted or not; a rollback takes it back.
-    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error>;
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced>;
 }
 
 /// What [`FencedWrite::fenced_write`] found.

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use lockkit_core::{BreakRecord, Error, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Error, Key, Mode, Name, Namespace, Result, Space, Token};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -89,7 +89,7 @@ pub(crate) fn other_version(place: &str, found: impl Display, needed: i64) -> St
 }
 
 /// Whether a token, or a base of tokens, may be raised to this: half of the range is left.
-pub(crate) fn check_raise(token: u64) -> Result<(), Error> {
+pub(crate) fn check_raise(token: u64) -> Result<()> {
     match token <= i64::MAX as u64 / 2 {
         true => Ok(()),
         false => Err(Error::config("this is beyond half of all tokens: too few would be left")),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal, locked};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
-use lockkit_core::{Claim, Error};
+use lockkit_core::{Claim, Result};
 
 /// What stands for a claim in messages.
 pub(crate) type ClaimTag = [u8; 8];
@@ -71,7 +71,7 @@ impl WaiterRegistry {
         &self,
         driver: &Arc<D>,
         claim: &Arc<Claim>,
-    ) -> Result<Grant, Error> {
+    ) -> Result<Grant> {
         self.claims.attend(driver);
         let outcome = self.claims.outcome(claim).await;
         self.claims.strike(&claim.id);
@@ -83,7 +83,7 @@ impl WaiterRegistry {
         &self,
         claims: &[Arc<Claim>],
         states: Vec<PolledState>,
-    ) -> Vec<Result<Renewal, Error>> {
+    ) -> Vec<Result<Renewal>> {
         let each = claims.iter().zip(states).map(|(claim, (renewal, lease))| {
             self.claims.renewed(&claim.id, &renewal, lease);
             Ok(renewal)

@@ -6,7 +6,7 @@
 //! and an operation that takes the claim out of its queue deletes the row first, or leaves the claim.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, HeldLock, Token};
+use lockkit_core::{Error, Fence, HeldLock, Result, Token};
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{AssertSqlSafe, Executor, MySql as Db, Transaction};
 
@@ -21,7 +21,7 @@ const ON_GALERA: &str = "a fence does not hold on Galera, where other nodes do n
 
 #[async_trait]
 impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for HeldLock {
-    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
+    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<()> {
         let tables = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
         // MariaDB has no `FOR SHARE`. MySQL has no Galera, and takes what is in `/*M! */` for a comment.
         let statement = format!(
@@ -44,7 +44,7 @@ impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for HeldLock {
 
 #[async_trait]
 impl FencedWrite for Transaction<'_, Db> {
-    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced> {
         // The count of rows does not tell an equal token from a lower one; the last insert id is
         // the greater of the two tokens.
         let written = sqlx::query(

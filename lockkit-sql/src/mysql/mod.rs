@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
@@ -135,7 +135,7 @@ impl Dialect for MySql {
         }
     }
 
-    fn parse(url: &str) -> Result<MySqlConnectOptions, Error> {
+    fn parse(url: &str) -> Result<MySqlConnectOptions> {
         // Both names are of one protocol; sqlx knows the first.
         let known = url.strip_prefix("mariadb:").map(|rest| format!("mysql:{rest}"));
         let parsed: Result<MySqlConnectOptions, sqlx::Error> =

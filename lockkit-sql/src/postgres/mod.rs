@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::{Flights, locked};
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
@@ -95,7 +95,7 @@ impl Dialect for Postgres {
         Self { place, schema, statements, plain, telling, tells, full: Mutex::default() }
     }
 
-    fn parse(url: &str) -> Result<PgConnectOptions, Error> {
+    fn parse(url: &str) -> Result<PgConnectOptions> {
         let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
         })?;

@@ -13,7 +13,7 @@ use lockkit_core::driver::{
     Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimEnd, Patience, Released, Renewal,
     backoff, locked,
 };
-use lockkit_core::{Claim, Error};
+use lockkit_core::{Claim, Error, Result};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
@@ -137,7 +137,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// One of the connections on which operations may wait for rows.
-    async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>, Error> {
+    async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
         match timeout_at(until, self.may_wait.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::retryable(D::BACKEND, "other transactions have locked many queues")),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Claim, Error, Key};
+use lockkit_core::{Capabilities, Claim, Error, Key, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
@@ -52,7 +52,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn tables(&self) -> &str;
 
     /// Reads a URL without lockkit's options. The error does not contain the password.
-    fn parse(url: &str) -> Result<OptionsOf<Self>, Error>;
+    fn parse(url: &str) -> Result<OptionsOf<Self>>;
 
     /// The statements that make the tables and functions, for people.
     fn schema(&self) -> String;
@@ -108,7 +108,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 #[async_trait]
 pub trait CommandConnections: Send + Sync {
     /// Sends a message to this channel.
-    async fn notify(&self, channel: &str) -> Result<(), Error>;
+    async fn notify(&self, channel: &str) -> Result<()>;
 
     /// Returns when one of them was lost after the last return: the next may lead to another server.
     async fn lost(&self);

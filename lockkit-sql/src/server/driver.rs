@@ -10,7 +10,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
 
 use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
 use super::{ServerDriver, SqlServerInner};
@@ -34,11 +34,11 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.inner.submit(batch).await
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.inner.waiters.granted(&self.inner, claim).await
     }
 
-    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<()> {
         if !D::PUSHES {
             return self.granted(claim).await.map(drop);
         }
@@ -48,14 +48,11 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Ok(())
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         Ok(Renewed::without_evidence(self.renew_with_evidence(claims).await?))
     }
 
-    async fn renew_with_evidence(
-        &self,
-        claims: &[Arc<Claim>],
-    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+    async fn renew_with_evidence(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewed>>> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
@@ -65,7 +62,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Ok(renewed.map(|answer| answer.map(with)).collect())
     }
 
-    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal> {
         let renewal = self.inner.amend(claim, 0, micros(ttl)).await?;
         Ok(match renewal {
             Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
@@ -73,7 +70,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         })
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.inner.amend(claim, 1, 0).await
     }
 
@@ -83,7 +80,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let [namespace, space, name] = key_args(key);
         let record = record.to_json();
         let args = [
@@ -101,11 +98,11 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Ok(row.int(0) == Some(1))
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
         self.inner.inspect(key).await
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
         self.inner.page(request).await
     }
 
@@ -113,11 +110,11 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         self.inner.namespaces(after, limit).await
     }
 
-    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal> {
         if !self.inner.capabilities.raise {
             return Err(self.unsupported("raising tokens with `durability=needed`"));
         }
@@ -125,7 +122,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.inner.amend(claim, 2, token.as_i64()).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
         Ok(match self.inner.amend(claim, 3, 0).await? {
             Renewal::Holds(_) => Anchored::At(self.inner.dialect.tables().into()),
             Renewal::Waits { .. } => Anchored::Ended(ClaimEnd::NotFound),
@@ -133,7 +130,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         })
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
         if key.space != Space::Semaphore || !self.inner.capabilities.resize {
             return Err(self.unsupported("resizing a semaphore"));
         }
@@ -150,25 +147,25 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         limit.ok_or_else(unexpected::<D>)
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
         let rows = self.inner.call(StatementId::Counter, &args).await?.rows;
         let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
         self.inner.bases.saw(D::BACKEND, namespace, u64::try_from(base).unwrap_or(0))
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
         check_raise(base)?;
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
         self.inner.call(StatementId::RaiseCounter, &args).await?;
         Ok(())
     }
 
-    async fn promises(&self) -> Result<Promises, Error> {
+    async fn promises(&self) -> Result<Promises> {
         self.inner.promises().await
     }
 
-    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>, Error> {
+    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>> {
         let answer = self.inner.call(StatementId::Run, &[]).await?;
         let row = answer.row::<D>()?;
         let text = |column| row.bytes(column).map(String::from_utf8_lossy);
@@ -176,12 +173,12 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Ok(both.map(|(identity, start)| ServerRun::new(&*identity, &*start)))
     }
 
-    async fn keeps_writes(&self) -> Result<bool, Error> {
+    async fn keeps_writes(&self) -> Result<bool> {
         let answer = self.inner.call(StatementId::Run, &[]).await?;
         Ok(answer.row::<D>()?.int(2) == Some(1))
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         self.inner.health().await
     }
 
@@ -197,7 +194,7 @@ impl<D: Dialect> SqlServerInner<D> {
         &self,
         id: StatementId,
         claims: &[Arc<Claim>],
-    ) -> Result<(Vec<PolledState>, Option<Arc<Evidence>>), Error> {
+    ) -> Result<(Vec<PolledState>, Option<Arc<Evidence>>)> {
         // In the order of their keys, so that two who lock several queues never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| columns(&claims[*i].key));
@@ -220,7 +217,7 @@ impl<D: Dialect> SqlServerInner<D> {
         }
     }
 
-    async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal, Error> {
+    async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal> {
         let [namespace, space, name] = key_args(&claim.key);
         let id = Arg::Bytes(claim.id.as_bytes());
         let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
@@ -232,7 +229,7 @@ impl<D: Dialect> SqlServerInner<D> {
 }
 
 /// One row of [`StatementId::Renew`].
-fn renewal<D: Dialect>(row: &Row) -> Result<PolledState, Error> {
+fn renewal<D: Dialect>(row: &Row) -> Result<PolledState> {
     Ok(match row.int(1) {
         Some(0) => (Renewal::Ended(ClaimEnd::NotFound), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
@@ -262,7 +259,7 @@ pub(super) fn wake_holders(row: &Row, column: usize) {
 }
 
 /// Token and ttl from this column on. A grant counts from the last request that core sent.
-pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
+pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant> {
     match (row.int(column), row.int(column + 1)) {
         (Some(token), Some(ttl)) => Ok(Grant {
             token: token_of(token),

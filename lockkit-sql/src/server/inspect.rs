@@ -12,7 +12,7 @@ use lockkit_core::state::{
     ClaimState, Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest,
     RegisterState, Severity,
 };
-use lockkit_core::{ClientIdentity, Error, Key, Name, Namespace};
+use lockkit_core::{ClientIdentity, Key, Name, Namespace, Result};
 
 use super::SqlServerInner;
 use super::dialect::{Arg, Dialect, Row, StatementId, key_args};
@@ -23,15 +23,15 @@ use crate::rows::{
 };
 
 impl<D: Dialect> SqlServerInner<D> {
-    pub(super) async fn inspect(&self, at: &Key) -> Result<LockState, Error> {
+    pub(super) async fn inspect(&self, at: &Key) -> Result<LockState> {
         let answer = self.call(StatementId::Inspect, &key_args(at)).await?;
         let last = answer.rows.first().and_then(|row| row.bytes(13));
-        let line: Result<Vec<ClaimState>, Error> =
+        let line: Result<Vec<ClaimState>> =
             answer.rows.iter().filter(|row| row.int(3).is_some()).map(claim_state::<D>).collect();
         Ok(LockState::new(at.clone(), line?, break_record(last)))
     }
 
-    pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
+    pub(super) async fn page(&self, request: &ListRequest) -> Result<Page> {
         let limit = request.limit.clamp(1, 10_000);
         let (space, name) = match &request.after {
             None => (-1, String::new()),
@@ -68,7 +68,7 @@ impl<D: Dialect> SqlServerInner<D> {
     pub(super) async fn registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, Error> {
+    ) -> Result<Listed<RegisterState>> {
         let limit = request.limit.clamp(1, 10_000);
         let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
         // Names have 512 bytes at most, so none that has the prefix is greater.
@@ -97,7 +97,7 @@ impl<D: Dialect> SqlServerInner<D> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         let limit = limit.clamp(1, 10_000);
         let from = behind(after.map(Namespace::as_str), "");
         let args = [Arg::Bytes(from.as_bytes()), Arg::Int(limit as i64)];
@@ -108,7 +108,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// By the settings as they are now, or as the options of this driver say where that is worse.
-    pub(super) async fn promises(&self) -> Result<Promises, Error> {
+    pub(super) async fn promises(&self) -> Result<Promises> {
         let stated = Promises::of(&self.capabilities);
         let mut now = stated.clone();
         match self.call(StatementId::Settings, &[]).await {
@@ -126,7 +126,7 @@ impl<D: Dialect> SqlServerInner<D> {
         Ok(now.worse(stated))
     }
 
-    pub(super) async fn health(&self) -> Result<Health, Error> {
+    pub(super) async fn health(&self) -> Result<Health> {
         let answer = self.call(StatementId::Health, &[]).await?;
         let row = answer.row::<D>()?;
         let mut health = Health::well(text(row, 1).unwrap_or_default());
@@ -166,7 +166,7 @@ fn key_of(row: &Row) -> Option<Key> {
 }
 
 /// A claim as its row shows it.
-fn claim_state<D: Dialect>(row: &Row) -> Result<ClaimState, Error> {
+fn claim_state<D: Dialect>(row: &Row) -> Result<ClaimState> {
     let read = || {
         let mode = mode_of(space_of(row.int(1)?), row.int(4)?, row.int(5)?);
         let mut state =

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee, TokenSource};
 use lockkit_core::driver::{ClaimId, Flights, KnownBases, Writes};
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::Pool;
 use tokio::sync::Notify;
 use tokio::sync::Semaphore;
@@ -97,7 +97,7 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// Dropping it leaves the database without the tables or with all of them.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, ServerOptions::default()).await
     }
 
@@ -105,14 +105,14 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn connect_with(url: &str, options: ServerOptions) -> Result<Self, Error> {
+    pub async fn connect_with(url: &str, options: ServerOptions) -> Result<Self> {
         let (options, rest) = options.parse(url)?;
         let connections = Connections::own(D::parse(&rest)?, options.connections);
         Self::start(connections, options).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         let (options, rest) = ServerOptions::default().parse(url)?;
         D::parse(&rest)?;
         Self::dialect(&options).map(drop)
@@ -128,18 +128,18 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self, Error> {
+    pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self> {
         Self::start(Connections::Pool(pool), options).await
     }
 
     /// The statements that make the tables, for who may: the driver then runs with
     /// rights to use them only. `url` and `options` say where they are to be; no I/O.
-    pub fn schema(url: &str, options: ServerOptions) -> Result<String, Error> {
+    pub fn schema(url: &str, options: ServerOptions) -> Result<String> {
         let (options, _) = options.parse(url)?;
         Ok(Self::dialect(&options)?.schema())
     }
 
-    fn dialect(options: &ServerOptions) -> Result<D, Error> {
+    fn dialect(options: &ServerOptions) -> Result<D> {
         let tables = options.tables.clone().unwrap_or_else(|| Tables(D::TABLES.to_owned()));
         if !is_plain(&tables.0) {
             let named = D::TABLES_ARE;
@@ -149,7 +149,7 @@ impl<D: Dialect> ServerDriver<D> {
         Ok(D::new(&tables, options.durability))
     }
 
-    async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
+    async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self> {
         let mut capabilities = D::CAPABILITIES;
         match options.durability {
             ServerDurability::Full => capabilities.faults = FAULTS_ON_DISK,
@@ -195,7 +195,7 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     /// Checks the version of the tables, and makes them where there are none.
-    async fn open(&self) -> Result<(), Error> {
+    async fn open(&self) -> Result<()> {
         for _ in 0..2 {
             let answer = self.inner.call(StatementId::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();

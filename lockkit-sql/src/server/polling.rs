@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
-use lockkit_core::{Claim, Error, Token};
+use lockkit_core::{Claim, Error, Result, Token};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -29,7 +29,7 @@ impl<D: Dialect> Attendant for SqlServerInner<D> {
         &self.waiters.claims
     }
 
-    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState, Error>> {
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState>> {
         let answers = match self.waiters.claims.is_told() {
             // It is only asked when a lease ends: the queue has to move on.
             true => self.renew_waiting(claims).await,
@@ -72,7 +72,7 @@ struct DriverConnections<D: Dialect> {
 
 #[async_trait]
 impl<D: Dialect> CommandConnections for DriverConnections<D> {
-    async fn notify(&self, channel: &str) -> Result<(), Error> {
+    async fn notify(&self, channel: &str) -> Result<()> {
         let driver = self.driver.upgrade().ok_or(Error::Closed)?;
         driver.call(StatementId::Notify, &[Arg::Bytes(channel.as_bytes())]).await?;
         Ok(())
@@ -85,7 +85,7 @@ impl<D: Dialect> CommandConnections for DriverConnections<D> {
 
 impl<D: Dialect> SqlServerInner<D> {
     /// Polls, which locks nothing, and renews in the queues in which a claim ahead has ended.
-    async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>, Error> {
+    async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
         let (mut answers, _) = self.claim_states(StatementId::Poll, claims).await?;
         let is_stuck = |(state, lease): &PolledState| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
@@ -110,7 +110,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// Renews, which prunes and promotes.
-    async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>, Error> {
+    async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
         let sent = SteadyClock.now();
         let (answers, _) = self.claim_states(StatementId::Renew, claims).await?;
         Ok(answers.into_iter().map(|told| since(sent, told)).collect())

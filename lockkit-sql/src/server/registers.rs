@@ -8,7 +8,7 @@ use lockkit_core::driver::{
     Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
+use lockkit_core::{Result, Token};
 
 use super::ServerDriver;
 use super::dialect::{Arg, Dialect, StatementId};
@@ -21,7 +21,7 @@ const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 
 #[async_trait]
 impl<D: Dialect> Registers for ServerDriver<D> {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         let rows = self.inner.call(StatementId::Load, &arguments(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(Entry {
@@ -31,11 +31,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         }))
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         let (expect, expected) = match write.expect {
             Precondition::Anything => (0, 0),
             Precondition::Absent => (1, 0),
@@ -68,11 +64,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         Ok(Attempted::after(answer.ambiguous, outcome))
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         let (mut tick, most) = TICKS;
         let bells = &self.inner.waiters.registers;
         let load = || {
@@ -83,7 +75,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         bells.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         self.inner.registers(request).await
     }
 }

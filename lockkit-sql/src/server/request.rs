@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkit_core::Error;
 use lockkit_core::driver::{BatchError, Writes};
+use lockkit_core::{Error, Result};
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
@@ -21,7 +21,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The row of an operation that always gives one.
-    pub(crate) fn row<D: Dialect>(&self) -> Result<&Row, Error> {
+    pub(crate) fn row<D: Dialect>(&self) -> Result<&Row> {
         let none = || Error::permanent(D::BACKEND, "the database gave no answer to a statement");
         self.rows.first().ok_or_else(none)
     }
@@ -220,7 +220,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// Makes the tables, or tells who should.
-    pub(crate) async fn install(&self) -> Result<(), Error> {
+    pub(crate) async fn install(&self) -> Result<()> {
         let made = async {
             let mut lease = self.connections.get(&self.dialect).await?;
             self.dialect.install(lease.connection()).await?;

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockkit_core::Error;
 use lockkit_core::clock::Clock;
+use lockkit_core::{Error, Result};
 
 use super::BACKEND;
 use super::tokens::IssuedNumbers;
@@ -40,7 +40,7 @@ pub(crate) struct FileMark {
 pub(crate) type LogMark = [Option<FileId>; 2];
 
 impl FileMark {
-    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
         let beside = ["-wal", "-shm"].map(|suffix| beside(path, suffix));
         let id = id_of(path).ok_or_else(|| gone(path, path))?;
         Ok(Self { path: path.to_owned(), beside, id })
@@ -56,7 +56,7 @@ impl FileMark {
     }
 
     /// Fails when the path leads somewhere else now.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<()> {
         match id_of(&self.path) == Some(self.id) {
             true => Ok(()),
             false => Err(gone(&self.path, &self.path)),
@@ -64,7 +64,7 @@ impl FileMark {
     }
 
     /// Fails when the log or its index is another one than a connection found.
-    pub(crate) fn check_log(&self, seen: &LogMark) -> Result<(), Error> {
+    pub(crate) fn check_log(&self, seen: &LogMark) -> Result<()> {
         let files = self.beside.iter().zip(seen).zip(self.log());
         let mut other = files.filter(|((_, seen), now)| seen.is_some() && now != *seen);
         other.next().map_or(Ok(()), |((file, _), _)| Err(gone(file, &self.path)))

@@ -14,7 +14,7 @@ use lockkit_core::driver::{
 use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Space, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Result, Space, Token,
 };
 use rusqlite::params;
 
@@ -62,24 +62,24 @@ impl LockDriver for SqliteDriver {
         Ok(BatchOutcome { released: released.collect(), acquired: acquired.collect() })
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.inner.waiters.granted(&self.inner, claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         let told = self.inner.amend(claims, false, |claim| Operation::Renew(claim)).await?;
         Ok(self.inner.waiters.renewed(claims, told))
     }
 
-    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal> {
         self.inner.amend_one(claim, false, move |claim| Operation::Shorten(claim, ttl)).await
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.inner.amend_one(claim, false, |claim| Operation::Downgrade(claim)).await
     }
 
-    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal> {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
         self.inner.amend_one(claim, true, move |claim| Operation::Raise(claim, token)).await
@@ -91,7 +91,7 @@ impl LockDriver for SqliteDriver {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let (key, record) = (key.clone(), record.to_json());
         let break_it = move |transaction: &mut Transaction<'_>| {
             let (answer, _) = transaction.step(&key, &Operation::Break(token, force))?;
@@ -112,12 +112,12 @@ impl LockDriver for SqliteDriver {
         Ok(self.inner.writer.call(true, break_it).await?)
     }
 
-    async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored, Error> {
+    async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored> {
         // A fence asks the file itself: here a transaction of the program may have it locked.
         Ok(Anchored::At(self.path().as_os_str().as_encoded_bytes().to_vec()))
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
         if key.space != Space::Semaphore {
             return Err(self.unsupported("resizing a semaphore"));
         }
@@ -129,12 +129,12 @@ impl LockDriver for SqliteDriver {
             .await?)
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
         let key = key.clone();
         Ok(self.inner.reader.call(false, move |transaction| Ok(transaction.inspect(&key)?)).await?)
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
         let request = request.clone();
         Ok(self.inner.reader.call(false, move |transaction| transaction.list(&request)).await?)
     }
@@ -143,7 +143,7 @@ impl LockDriver for SqliteDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         let after = after.cloned();
         Ok(self
             .inner
@@ -152,7 +152,7 @@ impl LockDriver for SqliteDriver {
             .await?)
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         let (of, namespace) = (namespace.clone(), namespace.clone());
         let base = move |transaction: &mut Transaction<'_>| {
             let text = "SELECT counter FROM lockkit_counters WHERE namespace = ?1";
@@ -164,7 +164,7 @@ impl LockDriver for SqliteDriver {
         self.inner.bases.saw(BACKEND, &of, seen)
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
         check_raise(base)?;
         let namespace = namespace.clone();
         let raise = move |transaction: &mut Transaction<'_>| {
@@ -175,7 +175,7 @@ impl LockDriver for SqliteDriver {
         Ok(self.inner.writer.call(true, raise).await?)
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         let epoch = self.inner.context.epoch;
         Ok(self.inner.reader.call(false, move |transaction| transaction.health(epoch)).await?)
     }
@@ -194,7 +194,7 @@ impl SqliteInner {
         claims: &[Arc<Claim>],
         durable: bool,
         step: impl for<'a> Fn(&'a Claim) -> Operation<'a> + Send + 'static,
-    ) -> Result<Vec<PolledState>, Error> {
+    ) -> Result<Vec<PolledState>> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
         let amend = move |transaction: &mut Transaction<'_>| {
@@ -214,7 +214,7 @@ impl SqliteInner {
         claim: &Arc<Claim>,
         durable: bool,
         step: impl for<'a> Fn(&'a Claim) -> Operation<'a> + Send + 'static,
-    ) -> Result<Renewal, Error> {
+    ) -> Result<Renewal> {
         let told = self.amend(from_ref(claim), durable, step).await?.into_iter().next();
         Ok(told.map_or(Renewal::Ended(ClaimEnd::NotFound), |(renewal, _)| renewal))
     }
@@ -234,7 +234,7 @@ fn release(transaction: &mut Transaction<'_>, claim: &Claim) -> Result<Released,
 }
 
 /// What becomes of an acquire, with a lease as in [`PolledState`].
-type Acquired = (Result<Acquisition, Error>, Option<Duration>);
+type Acquired = (Result<Acquisition>, Option<Duration>);
 
 fn acquire(transaction: &mut Transaction<'_>, one: &Acquire) -> Result<Acquired, TransactionError> {
     let Acquire { claim, patience } = one;

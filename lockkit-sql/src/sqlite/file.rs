@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use lockkit_core::Error;
 use lockkit_core::clock::Clock;
+use lockkit_core::{Error, Result};
 use rand::Rng;
 use rusqlite::{Connection, params};
 use sqlx::sqlite::SqlitePool;
@@ -22,7 +22,7 @@ use super::tokens::{TOKEN_BLOCK, wall_clock};
 use super::transaction::batch;
 
 /// Makes sure that there is a usable file at `path` and returns its absolute path without links.
-pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
+pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf> {
     let path = resolve(path)?;
     let refuse = |why: &str| Err(Error::config(format!("{} is {why}", path.display())));
     match fs::metadata(&path) {
@@ -45,7 +45,7 @@ pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
 }
 
 /// Puts the tables into a database that has others too: the file behind a pool.
-pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf, Error> {
+pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf> {
     refuse_network(&path)?;
     refuse_second_name(&path)?;
     patiently(|| {
@@ -58,7 +58,7 @@ pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf, Error
 }
 
 /// The path of the file behind a pool.
-pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf, Error> {
+pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf> {
     let path: String =
         sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
             .fetch_one(pool)
@@ -75,7 +75,7 @@ pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf, Error> {
 
 /// Which SQLite a program has, its other dependencies decide as well, or the system. The client
 /// library supports 3.34 and newer.
-pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
+pub(crate) fn refuse_old_library(number: i32) -> Result<()> {
     if number >= 3_034_000 {
         return Ok(());
     }
@@ -88,7 +88,7 @@ pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
 
 /// Makes the file beside its place and then moves it there, so that no process ever sees half a file:
 /// of many processes that start at once the first one's stays.
-fn make(path: &Path, boot: &str) -> Result<(), Error> {
+fn make(path: &Path, boot: &str) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mark = rand::rng().random::<u64>();
     let name = format!(".{name}.{}-{mark:016x}.new", std::process::id());
@@ -132,7 +132,7 @@ impl Drop for TemporaryFile {
 /// Puts the schema into an empty file. Everything but the last step is one transaction in a
 /// rollback journal, so that the header is in the file itself, not only in a log, and that an
 /// empty file stays empty if this fails.
-fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
+fn initialise(path: &Path, boot: &str) -> Result<()> {
     Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(path)?;
@@ -161,7 +161,7 @@ fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
 }
 
 /// Finds out how the file counts this boot; takes the file over from an earlier one.
-pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64, Error> {
+pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64> {
     let before = file.log();
     Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.

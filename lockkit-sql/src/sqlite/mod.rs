@@ -27,7 +27,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Flights, KnownBases, split_query};
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::sqlite::SqlitePool;
 
 use context::{FileContext, FileMark};
@@ -120,7 +120,7 @@ impl SqliteOptions {
         self
     }
 
-    fn boot_id(&self) -> Result<String, Error> {
+    fn boot_id(&self) -> Result<String> {
         self.boot.clone().map_or_else(boot::boot_id, Ok)
     }
 }
@@ -170,7 +170,7 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves the file untouched or whole.
-    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         let boot = options.boot_id()?;
         let path = path.as_ref().to_owned();
         let prepare = move |boot: &str| file::prepare(&path, boot);
@@ -183,13 +183,13 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         let (path, options) = parse_url(url)?;
         Self::open(path, options).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         parse_url(url).map(drop)
     }
 
@@ -202,7 +202,7 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves the database without the tables or with all of them.
-    pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, Error> {
+    pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self> {
         let boot = options.boot_id()?;
         let path = file::path_of(&pool).await?;
         let prepare = move |boot: &str| file::prepare_beside(path, boot);
@@ -216,11 +216,11 @@ impl SqliteDriver {
 
     /// Makes sure that there is a file, on a thread where that may take its time.
     async fn start(
-        prepare: impl FnOnce(&str) -> Result<PathBuf, Error> + Send + 'static,
+        prepare: impl FnOnce(&str) -> Result<PathBuf> + Send + 'static,
         boot: String,
         options: SqliteOptions,
-    ) -> Result<Self, Error> {
-        let enter = move || -> Result<SqliteInner, Error> {
+    ) -> Result<Self> {
+        let enter = move || -> Result<SqliteInner> {
             file::refuse_old_library(rusqlite::version_number())?;
             let file = FileMark::of(&prepare(&boot)?)?;
             let epoch = file::enter(&file, &boot, &*options.clock)?;
@@ -243,7 +243,7 @@ impl SqliteDriver {
 }
 
 /// The path and the options of a URL.
-fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
+fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions)> {
     let (place, query) = split_query(url);
     let path = place.strip_prefix("sqlite:");
     let path =

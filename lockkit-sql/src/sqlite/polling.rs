@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::ClaimId;
 use lockkit_core::waiting::{Attendant, Waiters};
-use lockkit_core::{Claim, Error};
+use lockkit_core::{Claim, Result};
 use tokio::time::Instant;
 
 use super::SqliteInner;
@@ -26,7 +26,7 @@ impl Attendant for SqliteInner {
         &self.waiters.claims
     }
 
-    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState, Error>> {
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState>> {
         let sent = self.context.clock.now();
         let renewed = self.amend(claims, false, |claim| Operation::Renew(claim)).await;
         match renewed {

@@ -8,7 +8,7 @@ use lockkit_core::driver::{
     Attempted, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
+use lockkit_core::{Result, Token};
 use rusqlite::params;
 
 use super::SqliteDriver;
@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(25);
 
 #[async_trait]
 impl Registers for SqliteDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         let (at, adopted) = (at.clone(), at.clone());
         let load = move |transaction: &mut Transaction<'_>| {
             let text = "SELECT value, version, highest, expires > ?3 + ttl FROM lockkit_registers
@@ -45,11 +45,7 @@ impl Registers for SqliteDriver {
         Ok(found.map(|(entry, _)| entry))
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         let (at, write) = (at.clone(), write.clone());
         let apply = move |transaction: &mut Transaction<'_>| apply(transaction, &at, &write);
         let outcome = self.inner.writer.call(true, apply).await?;
@@ -59,16 +55,12 @@ impl Registers for SqliteDriver {
         Ok(outcome.into())
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         let load = async || Ok((self.load(at).await?, TICK));
         self.inner.waiters.registers.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         let request = request.clone();
         Ok(self
             .inner

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use lockkit_core::driver::BatchError;
-use lockkit_core::{Error, Key};
+use lockkit_core::{Error, Key, Result};
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
@@ -29,7 +29,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(context: Arc<FileContext>, writes: bool) -> Result<Self, Error> {
+    pub(crate) fn start(context: Arc<FileContext>, writes: bool) -> Result<Self> {
         let (queue, jobs) = channel::<Job>();
         let mut context = JobContext { context, writes, connected: None, prune: Pruner::default() };
         let serve = move || {
