@@ -5,11 +5,11 @@
 #![allow(missing_docs, reason = "a case's name is the sentence that it proves")]
 
 pub mod barrier;
+pub mod batch;
 pub mod cancel;
 mod contention;
 pub mod election;
 pub mod exclusion;
-pub mod flight;
 pub mod inspect;
 pub mod latch;
 pub mod lease;

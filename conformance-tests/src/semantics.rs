@@ -133,8 +133,8 @@ pub const QUESTIONS: &[Question] = &[
         answer: round_trips,
     },
     Question {
-        title: "steps a request",
-        shown_by: &["flight_01", "flight_02", "flight_05"],
+        title: "operations a batch",
+        shown_by: &["batch_01", "batch_02", "batch_05"],
         answer: |c| c.flights.steps.to_string(),
     },
 ];

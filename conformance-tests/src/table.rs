@@ -139,13 +139,13 @@ macro_rules! __every_case {
                 line_05_a_renewal_with_others_in_line_never_shortens: Fifo,
                 line_06_an_expired_holder_with_others_in_line_is_not_revived: Fifo,
             }
-            flight {
-                flight_01_every_step_is_answered_in_its_order: Nothing,
-                flight_02_a_step_that_fails_fails_alone: Permits,
-                flight_03_a_flight_that_is_repeated_changes_nothing: Nothing,
-                flight_04_releases_that_travel_together_wake_every_next: Nothing,
-                flight_05_a_flight_of_the_declared_size_is_carried: Nothing,
-                flight_06_acquires_of_one_name_keep_their_order: Fifo,
+            batch {
+                batch_01_every_operation_has_its_own_outcome: Nothing,
+                batch_02_an_operation_that_fails_affects_no_other: Permits,
+                batch_03_a_batch_that_is_repeated_changes_nothing: Nothing,
+                batch_04_releases_of_one_batch_wake_every_next: Nothing,
+                batch_05_a_batch_of_the_declared_size_is_accepted: Nothing,
+                batch_06_acquires_of_one_name_keep_their_order: Fifo,
             }
             time {
                 time_01_a_release_hands_over_within_the_declared_time: Nothing,

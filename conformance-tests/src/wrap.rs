@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Attempted, BreakMode, Entry, Grant, LockDriver, RegisterKey, Registers,
-    Renewal, Replies, Reply, SetLimit, Step, Version, Write, WriteResult,
+    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
+    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
@@ -130,43 +130,51 @@ impl<T: Tamper> Tampered<T> {
         verb: Verb,
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
-        self.tamper.before(verb).await?;
+        let call = async { call.await.map_err(BatchError::refused) };
+        Ok(self.around_batch(verb, call).await?)
+    }
+
+    async fn around_batch<R>(
+        &self,
+        verb: Verb,
+        call: impl Future<Output = Result<R, BatchError>>,
+    ) -> Result<R, BatchError> {
+        self.tamper.before(verb).await.map_err(BatchError::refused)?;
         let call = async {
             let answer = call.await;
-            if let Err(error) = &answer {
-                self.tamper.heard(Heard::Failed(verb, error), now());
+            if let Err(failed) = &answer {
+                self.tamper.heard(Heard::Failed(verb, &failed.error), now());
             }
             answer
         };
+        let cut =
+            || Err(BatchError::unknown(Error::retryable("tampered", "the connection was cut")));
         let answer = match self.tamper.cut_after_polls(verb) {
             None => call.await,
-            Some(polls) => some_polls(polls, call)
-                .await
-                .unwrap_or_else(|| Err(Error::retryable("tampered", "the connection was cut"))),
+            Some(polls) => some_polls(polls, call).await.unwrap_or_else(cut),
         };
-        self.tamper.after(verb).await?;
+        // Without an answer it is not known what the driver did.
+        self.tamper.after(verb).await.map_err(BatchError::unknown)?;
         answer
     }
 
-    async fn ask(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit_now(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let sent = now();
         let call = async {
-            let replies = self.inner.carry(steps).await?;
-            for (step, reply) in steps.iter().zip(&replies) {
-                self.tamper.heard(
-                    match reply {
-                        Ok(Attempted { result: Reply::Acquired(answer), .. }) => {
-                            Heard::Acquired(step.claim(), answer)
-                        }
-                        Ok(_) => continue,
-                        Err(error) => Heard::Failed(verb(step), error),
-                    },
-                    sent,
-                );
+            let outcome = self.inner.submit(batch).await?;
+            for failed in outcome.released.iter().filter_map(|released| released.as_ref().err()) {
+                self.tamper.heard(Heard::Failed(Verb::Release, &failed.error), sent);
             }
-            Ok(replies)
+            for (acquire, acquired) in batch.acquires.iter().zip(&outcome.acquired) {
+                let heard = match acquired {
+                    Ok(answer) => Heard::Acquired(&acquire.claim, &answer.result),
+                    Err(failed) => Heard::Failed(Verb::Acquire, &failed.error),
+                };
+                self.tamper.heard(heard, sent);
+            }
+            Ok(outcome)
         };
-        self.around(steps.first().map_or(Verb::Acquire, verb), call).await
+        self.around_batch(first(batch), call).await
     }
 
     fn own_registers(&self) -> &dyn Registers {
@@ -175,11 +183,9 @@ impl<T: Tamper> Tampered<T> {
     }
 }
 
-fn verb(step: &Step) -> Verb {
-    match step {
-        Step::Release { .. } => Verb::Release,
-        _ => Verb::Acquire,
-    }
+/// The method that a batch counts as: that of its first operation.
+fn first(batch: Batch<'_>) -> Verb {
+    if batch.releases.is_empty() { Verb::Acquire } else { Verb::Release }
 }
 
 /// Polls a future so many times, each time when it asked for that; `None` if it had not ended by
@@ -212,14 +218,17 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.inner.registers().is_some().then_some(self)
     }
 
-    /// What happens to a flight is what happens to a call of the verb of its first step.
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        if !self.tamper.carries_on(steps.first().map_or(Verb::Acquire, verb)) {
-            return self.ask(steps).await;
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        if !self.tamper.carries_on(first(batch)) {
+            return self.submit_now(batch).await;
         }
-        let (this, steps) = (self.clone(), steps.to_vec());
-        let going_on = tokio::spawn(async move { this.ask(&steps).await });
-        going_on.await.unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
+        let (this, releases, acquires) =
+            (self.clone(), batch.releases.to_vec(), batch.acquires.to_vec());
+        let going_on = tokio::spawn(async move {
+            this.submit_now(Batch { releases: &releases, acquires: &acquires }).await
+        });
+        let failed = |error| Err(BatchError::unknown(Error::retryable("tampered", error)));
+        going_on.await.unwrap_or_else(failed)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

@@ -11,8 +11,8 @@ use lockkit_core::capabilities::{LeaseClock, WakeUp};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, LockDriver, Patience, Released,
-    Renewal, Replies, Step, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
+    LeaseStart, LockDriver, Patience, Released, Renewal, submit_each,
 };
 use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
 use lockkit_core::state::{ClaimState, Cursor, Health, ListRequest, LockState, Page};
@@ -124,17 +124,13 @@ impl DocumentDriver {
 }
 
 impl DocumentDriver {
-    async fn put_in(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Attempted<Acquisition>, Error> {
+    fn acquire_one(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
         let (asked, weight) = (claim.mode.capacity(), claim.mode.weight());
         if weight == 0 || weight > asked {
             return Err(Error::config(format!("{weight} permits of {asked}")));
         }
         let step = Verb::Acquire { claim, with: claim.clone(), patience, given: None };
-        let acquired = match self.step(&claim.key, &step, None)? {
+        Ok(match self.step(&claim.key, &step, None)? {
             (Answer::Holds(grant), _) => Acquisition::Granted(grant),
             (Answer::Waits(place), line) => Acquisition::Queued { ahead: line.ahead(place) },
             (Answer::OtherLimit(in_use), _) => {
@@ -143,12 +139,10 @@ impl DocumentDriver {
             }
             (Answer::Broken, _) => return Err(self.lost(claim)),
             _ => Acquisition::Busy,
-        };
-        // A store that is asked over a network counts its attempts without an answer here.
-        Ok(acquired.into())
+        })
     }
 
-    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    fn release_one(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         match self.step(&claim.key, &Verb::Release(claim), None)?.0 {
             Answer::Released(released) => Ok(released),
             other => Err(Error::permanent("document", format!("{other:?}"))),
@@ -162,10 +156,17 @@ impl LockDriver for DocumentDriver {
         &self.capabilities
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        // This store always answers. One that is asked over a network says of each error how many
+        // requests got no answer: `BatchError::unknown(error).after(n)`.
+        let acquire = |one: Acquire| async move {
+            let acquired = self.acquire_one(&one.claim, one.patience);
+            acquired.map(Attempted::from).map_err(BatchError::refused)
+        };
+        let release = |claim| async move {
+            self.release_one(&claim).map(Attempted::from).map_err(BatchError::refused)
+        };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     /// Polls. Whoever polls lets the list move on.

@@ -5,17 +5,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, WakeUp};
 use lockkit_core::clock::Clock;
-use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Renewal, Replies,
-    Step, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, ClaimId,
+    Grant, LockDriver, Patience, Renewal, locked, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
@@ -118,7 +117,7 @@ impl MirrorDriver {
     }
 
     fn stands(&self) -> MutexGuard<'_, HashMap<ClaimId, Stand>> {
-        self.stands.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.stands)
     }
 
     fn stand(&self, claim: &Claim) -> Option<Stand> {
@@ -142,10 +141,18 @@ impl LockDriver for MirrorDriver {
         self.clock.clone()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        // One of the two backends may have taken part in what failed.
+        let acquire = |Acquire { claim, patience }| async move {
+            self.acquire_at_both(&claim, patience).await.map_err(|error| match error {
+                error @ Error::Backend { .. } => BatchError::unknown(error),
+                error => BatchError::refused(error),
+            })
+        };
+        let release = |claim| async move {
+            self.release_at_both(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
+        };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -216,7 +223,7 @@ impl LockDriver for MirrorDriver {
         &self,
         key: &Key,
         token: Token,
-        force: BreakMode,
+        mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let base = self.base(&key.namespace).await?;
@@ -227,11 +234,11 @@ impl LockDriver for MirrorDriver {
             return Ok(false);
         };
         let aim = &state.line[at];
-        let broken = giving.break_claim(key, aim.token, force, record).await?;
+        let broken = giving.break_claim(key, aim.token, mode, record).await?;
         if let Some(mark) = Mark::of(aim).filter(|_| broken) {
             let line = other.inspect(key).await?.line;
             if let Some(twin) = mark.twin(&line) {
-                other.break_claim(key, twin.token, force, record).await?;
+                other.break_claim(key, twin.token, mode, record).await?;
             }
         }
         Ok(broken)

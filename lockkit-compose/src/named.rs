@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Anchored, BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Registers, Renewal,
+    SetLimit,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -55,8 +56,16 @@ impl LockDriver for Named {
         self.driver.registers()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.of(self.driver.carry(steps).await).map(|replies| self.each(replies))
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let named = |mut failed: BatchError| {
+            failed.error = failed.error.at(&self.name);
+            failed
+        };
+        let BatchOutcome { released, acquired } = self.driver.submit(batch).await.map_err(named)?;
+        Ok(BatchOutcome {
+            released: released.into_iter().map(|it| it.map_err(named)).collect(),
+            acquired: acquired.into_iter().map(|it| it.map_err(named)).collect(),
+        })
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -83,10 +92,10 @@ impl LockDriver for Named {
         &self,
         key: &Key,
         token: Token,
-        force: BreakMode,
+        mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.of(self.driver.break_claim(key, token, force, record).await)
+        self.of(self.driver.break_claim(key, token, mode, record).await)
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {

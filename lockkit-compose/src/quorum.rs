@@ -1,13 +1,13 @@
 //! A lock driver made of independent ones: a claim holds while a majority of the members keeps it.
-//! The argument that this excludes, and that tokens grow, stands in `docs/quorum.md`.
+//! The argument that this excludes, and that tokens grow, is in `docs/quorum.md`.
 //!
-//! It does no I/O of its own. What belongs to one round stands in `quorum/round.rs`, renewal and
-//! repair in `quorum/renewal.rs`, members that lost their data in `quorum/quarantine.rs`.
+//! It does no I/O of its own. One round is in `quorum/round.rs`, renewal and repair are in
+//! `quorum/renewal.rs`, members that lost their data in `quorum/quarantine.rs`.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::iter::repeat_n;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,10 +15,9 @@ use tokio::sync::{OnceCell, oneshot};
 
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
-use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, Grant, LockDriver, Patience, Released, Renewal, Renewed,
-    Replies, Step, no_answer, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Grant,
+    LockDriver, Patience, Released, Renewal, Renewed, locked, no_answer, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -97,7 +96,8 @@ impl QuorumDriver {
     ///
     /// # Errors
     /// [`Error::Config`] when there are fewer than three, or one that cannot
-    /// [`raise`](LockDriver::raise).
+    /// [`raise`](LockDriver::raise), or that would count its tokens from the beginning again when its
+    /// data is lost.
     pub fn new(members: Vec<Arc<dyn LockDriver>>, options: QuorumOptions) -> Result<Self, Error> {
         let name = |(at, driver): (usize, Arc<dyn LockDriver>)| {
             let backend = driver.capabilities().backend;
@@ -124,6 +124,10 @@ impl QuorumDriver {
         };
         Ok(Self { shared: Arc::new(shared) })
     }
+}
+
+fn going_down() -> Error {
+    Error::retryable(BACKEND, "the runtime is going down")
 }
 
 impl fmt::Debug for QuorumDriver {
@@ -159,14 +163,36 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let asking = tokio::spawn(verb(self.members[member].driver()?.clone()));
+        let answer = self.ask_counting(member, limit, |driver| {
+            let asking = verb(driver);
+            async move { asking.await.map_err(BatchError::unknown) }
+        });
+        Ok(answer.await?)
+    }
+
+    /// The same, with the number of requests to the member that got no answer.
+    async fn ask_counting<T, F>(
+        &self,
+        member: usize,
+        limit: Duration,
+        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+    ) -> Result<T, BatchError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, BatchError>> + Send + 'static,
+    {
+        let driver = self.members[member].driver().map_err(BatchError::refused)?;
+        let asking = tokio::spawn(verb(driver.clone()));
         let Member { name, capabilities, .. } = &self.members[member];
         let answer = match tokio::time::timeout(limit, asking).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => return Err(Error::retryable(BACKEND, "the runtime is going down")),
-            Err(_) => Err(no_answer(capabilities.backend)),
+            Ok(Err(_)) => Err(BatchError::unknown(going_down())),
+            Err(_) => Err(BatchError::unknown(no_answer(capabilities.backend))),
         };
-        answer.map_err(|error| error.at(name))
+        answer.map_err(|mut failed| {
+            failed.error = failed.error.at(name);
+            failed
+        })
     }
 
     /// From when on a member's lease counts, where it says so, on our clock.
@@ -178,7 +204,7 @@ impl Shared {
     }
 
     fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Hold>>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.holds)
     }
 
     fn hold(&self, claim: &Claim) -> Option<Arc<Hold>> {
@@ -263,7 +289,7 @@ impl Shared {
                     self.holds().remove(&claim.id);
                     return Err(error);
                 }
-                Err(_) => return Err(Error::retryable(BACKEND, "the runtime is going down")),
+                Err(_) => return Err(going_down()),
             };
             // Claims on their way out may stand in the way of a try, at other members each.
             let again = matches!(refused, Verdict::Split)
@@ -404,14 +430,21 @@ impl LockDriver for QuorumDriver {
         self.shared.clock.clone()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let shared = &self.shared;
-        let acquire = |claim: Arc<Claim>, patience| async move {
-            shared.acquire(&claim, patience).await.map(Attempted::from)
+        // A round that fails gives back by itself what may be at the members, under an id of its own. How
+        // many of their requests got no answer is not told apart: a release may say nothing certain.
+        let acquire = |Acquire { claim, patience }| async move {
+            match shared.acquire(&claim, patience).await {
+                Ok(acquisition) => Ok(Attempted::from(acquisition)),
+                Err(error @ Error::Backend { .. }) => Err(BatchError::unknown(error)),
+                Err(error) => Err(BatchError::refused(error)),
+            }
         };
-        let release =
-            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+        let release = |claim: Arc<Claim>| async move {
+            shared.release(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
+        };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

@@ -1,15 +1,15 @@
-//! How a lock is had: one request of a user becomes a claim, is put in line, waited for, and handed
-//! out as a guard; or is taken back, wherever its future was dropped.
+//! One lock operation of a user: a claim is made, enters the queue, is waited for, and becomes a guard;
+//! or it is withdrawn, wherever its future was dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
 
+use crate::batcher::{NotSubmitted, Submission, Submitted};
 use crate::clock::Moment;
-use crate::collector::{Answer, Passenger};
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Attempted, Patience, Reply, Step};
+use crate::driver::{Acquisition, Attempted, BatchError, Patience};
 use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
@@ -46,8 +46,8 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn of(settings: &Settings) -> Self {
         Self {
-            ttl: settings.ttl,
-            wait_ttl: settings.wait_ttl,
+            ttl: settings.default_ttl(),
+            wait_ttl: settings.default_wait_ttl(),
             max_hold: None,
             note: None,
             auto_renew: true,
@@ -145,8 +145,8 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
 /// How often a try asks since the answers come too late; after one ttl it does not ask again.
 const TRIES: u32 = 3;
 
-/// Claims, and claims again as long as it waits and the claim gets lost in line, or is granted too
-/// late.
+/// Acquires, and again with another claim as long as it waits and the claim gets lost in the queue, or is
+/// granted too late.
 async fn attempt(
     core: &Arc<Core>,
     request: &Request<'_>,
@@ -165,9 +165,9 @@ async fn attempt(
             }
         };
         match Attempt::new(core, request, base).run(wait, patience).await? {
-            Came::Granted(guard) => return Ok(Some(guard)),
-            Came::Busy => return Ok(None),
-            Came::Again => late += 1,
+            AttemptResult::Granted(guard) => return Ok(Some(guard)),
+            AttemptResult::Busy => return Ok(None),
+            AttemptResult::Again => late += 1,
         }
         tokio::time::sleep(backoff(1)).await;
         let over = || core.clock().now().since(started) > request.options.ttl;
@@ -179,28 +179,28 @@ async fn attempt(
     }
 }
 
-enum Came {
+enum AttemptResult {
     Granted(Guard),
     Busy,
-    /// The claim was lost in line, or granted too late: ask with another one.
+    /// The claim was lost in the queue, or granted too late: try again with another one.
     Again,
 }
 
-/// One claim on its way to a guard. Dropped before that, it takes the claim out again.
+/// One claim on its way to a guard. Dropped before that, it releases the claim.
 struct Attempt<'a> {
     core: &'a Arc<Core>,
     claim: Arc<Claim>,
     how: How,
-    /// Once the claim is known to be in line.
+    /// Once the claim is known to be in the queue.
     record: Option<Arc<Record>>,
-    /// Requests that were sent, and not answered: they may yet put the claim in line.
-    under_way: u32,
-    /// The request that is under way.
-    asking: Option<Passenger>,
+    /// Requests that were sent and not answered: they may yet put the claim in the queue.
+    ambiguous: u32,
+    /// The acquire that has no outcome yet.
+    acquiring: Option<Submission<Acquisition>>,
     /// A shutdown waits for it, from the first request to the claim's being in the registry.
     pending: Option<Pending>,
-    /// Whether nothing is in line that would have to be taken out.
-    settled: bool,
+    /// Whether nothing can be in the queue that would have to be removed.
+    is_settled: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -226,57 +226,52 @@ impl<'a> Attempt<'a> {
             claim,
             how,
             record: None,
-            under_way: 0,
-            asking: None,
+            ambiguous: 0,
+            acquiring: None,
             pending: None,
-            settled: true,
+            is_settled: true,
         }
     }
 
-    async fn run(mut self, wait: Wait, patience: Patience) -> Result<Came, Error> {
+    async fn run(mut self, wait: Wait, patience: Patience) -> Result<AttemptResult, Error> {
         let core = self.core;
         let first = core.clock().now();
         let mut failures = 0;
         loop {
-            // Later it may have been in line, and ended there.
+            // Later it may have been in the queue, and ended there.
             let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
             self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
-            core.check_running()?; // counted before it looks: so a shutdown waits, or is seen here
-            let step = Step::Acquire { claim: self.claim.clone(), patience };
-            let asking = self.asking.insert(core.registry.collector.step(step, latest));
-            let answer = asking.answer().await?;
-            self.asking = None;
-            let Some(Answer { departed, reply }) = answer else {
-                return Ok(Came::Again);
+            core.check_running()?; // counted before it checks, so that a shutdown waits, or is seen here
+            let acquire = core.registry.batcher.submission(self.claim.clone(), patience, latest);
+            let outcome = self.acquiring.insert(acquire).outcome().await;
+            self.acquiring = None;
+            let Submitted { sent, result } = match outcome {
+                Ok(submitted) => submitted,
+                Err(NotSubmitted::TooLate) => return Ok(AttemptResult::Again),
+                Err(NotSubmitted::Closed) => return Err(Error::Closed),
             };
-            self.under_way += 1;
-            self.settled = false;
-            let error = match reply {
-                Ok(Attempted { result: Reply::Acquired(answer), ambiguous }) => {
+            let error = match result {
+                Ok(Attempted { result, ambiguous }) => {
                     core.registry.outages.answered();
-                    self.under_way += ambiguous;
-                    self.under_way -= 1;
-                    return self.answered(answer, departed, patience).await;
+                    self.ambiguous += ambiguous;
+                    self.is_settled = false;
+                    return self.answered(result, sent, patience).await;
                 }
-                Ok(_) => core.driver().no_reply(),
-                // A server may become a primary within the caller's limit.
-                Err(error) if error.is_read_only() && matches!(wait, Wait::For(_)) => {
-                    error.with_retryable(true)
+                Err(BatchError { error, ambiguous, .. }) => {
+                    self.ambiguous += ambiguous;
+                    error
                 }
-                Err(error) => error,
             };
-            if !matches!(error, Error::Backend { .. }) {
-                self.under_way -= 1;
-                self.settled = self.under_way == 0;
-                return Err(error);
-            }
-            self.under_way += 1; // a driver that gives up may have sent it on two connections
+            self.is_settled = self.ambiguous == 0;
+            // A server may become a primary within the caller's limit.
+            let may_pass = error.is_read_only() && matches!(wait, Wait::For(_));
+            let error = if may_pass { error.with_retryable(true) } else { error };
             if patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
             }
-            core.registry.note("acquire", departed, &error);
+            core.registry.note("acquire", sent, &error);
             failures += 1;
-            tokio::time::sleep(core.registry.collector.jitter.backoff(failures)).await;
+            tokio::time::sleep(core.registry.batcher.backoff(failures)).await;
         }
     }
 
@@ -285,11 +280,11 @@ impl<'a> Attempt<'a> {
         answer: Acquisition,
         asked: Moment,
         patience: Patience,
-    ) -> Result<Came, Error> {
+    ) -> Result<AttemptResult, Error> {
         match answer {
             Acquisition::Busy => {
-                self.settled = self.under_way == 0;
-                Ok(Came::Busy)
+                self.is_settled = self.ambiguous == 0;
+                Ok(AttemptResult::Busy)
             }
             Acquisition::Granted(grant) => {
                 let record = self.enlist(asked);
@@ -322,9 +317,9 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn hand_out(mut self, record: Arc<Record>) -> Result<Came, Error> {
+    fn hand_out(mut self, record: Arc<Record>) -> Result<AttemptResult, Error> {
         self.register(&record)?;
-        Ok(Came::Granted(self.into_guard(record)))
+        Ok(AttemptResult::Granted(self.into_guard(record)))
     }
 
     /// The lease was over, or nearly so, when the answer came: renews it, where that is still possible,
@@ -334,7 +329,7 @@ impl<'a> Attempt<'a> {
         record: Arc<Record>,
         left: Left,
         patience: Patience,
-    ) -> Result<Came, Error> {
+    ) -> Result<AttemptResult, Error> {
         if left == Left::Little && fresh::renewed(self.core, &record).await? {
             return self.hand_out(record);
         }
@@ -346,26 +341,26 @@ impl<'a> Attempt<'a> {
         observe::granted_too_late(&self.claim);
         record.give_back();
         match self.core.registry.give_back(&self.claim).await {
-            Ok(_) => self.settled = self.under_way == 0,
+            Ok(_) => self.is_settled = self.ambiguous == 0,
             // It would be refused for its own claim.
             Err(error) if patience == Patience::Try => return Err(error),
             Err(_) => {}
         }
-        Ok(Came::Again)
+        Ok(AttemptResult::Again)
     }
 
-    /// Waits until the claim holds: told by the driver, or by a renewal.
-    async fn wait(mut self, record: Arc<Record>) -> Result<Came, Error> {
+    /// Waits until the claim holds: by a notification of the driver, or by a renewal.
+    async fn wait(mut self, record: Arc<Record>) -> Result<AttemptResult, Error> {
         let mut failures = 0;
         let registry = &self.core.registry;
         loop {
             let asked = self.core.clock().now();
-            let heard = tokio::select! {
+            let granted = tokio::select! {
                 biased;
                 () = record.settled() => break,
-                heard = self.hear(&record) => heard,
+                granted = self.granted(&record) => granted,
             };
-            match heard {
+            match granted {
                 Ok(()) => {}
                 Err(Error::Lost { reason }) => drop(record.lose(reason)),
                 Err(error) if error.is_retryable() => {
@@ -383,7 +378,7 @@ impl<'a> Attempt<'a> {
         match record.loss() {
             None if record.lease_left() == Left::Enough => {
                 self.core.registry.sooner(record.next_event());
-                Ok(Came::Granted(self.into_guard(record)))
+                Ok(AttemptResult::Granted(self.into_guard(record)))
             }
             None => {
                 // Renewed here alone, and not ended by the renewer, until it has a guard.
@@ -393,14 +388,14 @@ impl<'a> Attempt<'a> {
             }
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
             Some(LossReason::ShutDown) => Err(Error::Closed),
-            // Lost in line; or granted, and over before this task ran.
-            Some(_) => Ok(Came::Again),
+            // Lost in the queue; or granted, and over before this task ran.
+            Some(_) => Ok(AttemptResult::Again),
         }
     }
 
-    /// Waits for word of the turn, and takes it in. Where it is old (so much time has passed since
+    /// Waits for the driver's grant, and records it. Where it is old (so much time has passed since
     /// the last answer that the lease may be over), the backend is asked.
-    async fn hear(&self, record: &Record) -> Result<(), Error> {
+    async fn granted(&self, record: &Record) -> Result<(), Error> {
         let grant = self.core.driver().granted(&self.claim).await?;
         if record.grant(&grant, None) != Left::Nothing || record.is_over() {
             return Ok(());
@@ -412,11 +407,11 @@ impl<'a> Attempt<'a> {
     }
 
     fn into_guard(mut self, record: Arc<Record>) -> Guard {
-        self.settled = true;
+        self.is_settled = true;
         record.hand_out();
-        if self.under_way > 0 {
+        if self.ambiguous > 0 {
             let until = self.core.clock().now().after(self.claim.hold_ttl);
-            record.set_under_way(self.under_way, until);
+            record.set_ambiguous(self.ambiguous, until);
         }
         Guard::new(self.core.clone(), record)
     }
@@ -425,15 +420,15 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.core.registry.is_forked() {
-            // The parent's request, in the parent's queue.
-            std::mem::forget((self.asking.take(), self.pending.take()));
+            // The parent's operation, in the parent's queue.
+            std::mem::forget((self.acquiring.take(), self.pending.take()));
             return;
         }
-        if self.asking.take().is_some_and(|mut asking| !asking.withdraw()) {
-            self.under_way += 1;
-            self.settled = false;
+        if self.acquiring.take().is_some_and(|mut acquire| !acquire.withdraw()) {
+            self.ambiguous += 1;
+            self.is_settled = false;
         }
-        if self.settled {
+        if self.is_settled {
             return;
         }
         let registry = &self.core.registry;
@@ -447,7 +442,7 @@ impl Drop for Attempt<'_> {
             claim: self.claim.clone(),
             not_before: now,
             give_up,
-            under_way: self.under_way,
+            ambiguous: self.ambiguous,
         });
     }
 }

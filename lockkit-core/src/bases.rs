@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use crate::shared::locked;
+use crate::concurrency::locked;
 use crate::{Error, Namespace};
 
 /// The greatest token base that was seen of each namespace.

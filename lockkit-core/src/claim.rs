@@ -5,10 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::name::{check_holder, check_note};
 use crate::settings::check_ttl;
 use crate::state::MARK;
-use crate::{Capabilities, ClientIdentity, Error, Key, Margin, Space, unique};
+use crate::{Capabilities, Error, Key, Margin, Space, unique};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -338,6 +340,58 @@ impl Claim {
     }
 }
 
+/// Who stands behind a claim, as shown to people.
+///
+/// ```
+/// use lockkit_core::{ClientIdentity, Settings};
+///
+/// let mut identity = ClientIdentity::of_this_process();
+/// identity.program = "billing".to_owned();
+/// let settings = Settings::default().identity(identity);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ClientIdentity {
+    pub host: String,
+    pub pid: u32,
+    pub program: String,
+}
+
+impl ClientIdentity {
+    /// This process: the host's name, the process id, the program's file name.
+    pub fn of_this_process() -> Self {
+        let program = std::env::args_os()
+            .next()
+            .and_then(|path| {
+                Some(std::path::Path::new(&path).file_name()?.to_string_lossy().into_owned())
+            })
+            .unwrap_or_else(|| "unknown".to_owned());
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { host, pid: std::process::id(), program }
+    }
+
+    /// A client of which nothing is known: of a claim whose data cannot be read.
+    pub fn unknown() -> Self {
+        Self { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+    }
+
+    /// Its JSON, for drivers that store it by itself.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data becomes JSON")
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; anything else is [`unknown`](Self::unknown).
+    pub fn from_json(json: impl AsRef<[u8]>) -> Self {
+        serde_json::from_slice(json.as_ref()).unwrap_or_else(|_| Self::unknown())
+    }
+}
+
+impl fmt::Display for ClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]@{}", self.program, self.pid, self.host)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,5 +404,14 @@ mod tests {
         for bad in ["", "00", &"g".repeat(32), &"A".repeat(32), &"é".repeat(16)] {
             assert_eq!(ClaimId::from_hex(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn the_identity_of_this_process_names_it() {
+        let identity = ClientIdentity::of_this_process();
+        assert_eq!(identity.pid, std::process::id());
+        assert!(!identity.host.is_empty() && !identity.program.is_empty());
+        assert_eq!(ClientIdentity::from_json(identity.to_json()), identity);
+        assert_eq!(ClientIdentity::from_json("nonsense"), ClientIdentity::unknown());
     }
 }

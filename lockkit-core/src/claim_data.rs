@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::shared::unix_ms;
+use crate::clock::unix_ms;
 use crate::state::ClaimState;
 use crate::{Claim, ClientIdentity, Mode, Token};
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 mod steady;
 
@@ -196,6 +196,12 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Moment) {
         }
         tokio::time::sleep(nap(left).min(LONGEST_NAP)).await;
     }
+}
+
+/// Now, in milliseconds since 1970: for people, not for decisions.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_millis() as u64
 }
 
 #[cfg(test)]

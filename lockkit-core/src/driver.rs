@@ -45,24 +45,25 @@ pub use crate::answers::{
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
+pub use crate::batcher::Batcher;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::claim_data::ClaimData;
+pub use crate::clock::unix_ms;
+pub use crate::concurrency::locked;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
-pub use crate::gather::Gather;
 pub use crate::observe::wake_ups_refused;
-pub use crate::pem::{Pem, PemFiles};
 pub use crate::recent::Recent;
 pub use crate::registers::{
-    Entry, Found, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Version, Write,
-    WriteId, WriteResult,
+    Entry, Found, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Write, WriteId,
+    WriteResult,
 };
-pub use crate::server_url::ServerUrl;
-pub use crate::shared::{locked, unix_ms};
+pub use crate::server_url::{Pem, PemFiles, ServerUrl};
+pub use crate::state::Version;
 pub use crate::swap::retry_conflicts;
 pub use crate::url::{UrlOption, join_query, split_query};
 pub use crate::writes::Writes;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::answers::BreakMode;
+use crate::clock::unix_ms;
 use crate::writes::ReadOnly;
 use crate::{ClientIdentity, Token};
 
@@ -428,6 +430,12 @@ pub struct BreakRecord {
 }
 
 impl BreakRecord {
+    /// The record of a break now.
+    pub fn new(by: ClientIdentity, mode: BreakMode, reason: Option<String>) -> Self {
+        let forced = mode == BreakMode::Forced;
+        Self { by, at_unix_ms: unix_ms(), reason, forced }
+    }
+
     /// Its JSON, in which drivers store it.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data becomes JSON")

@@ -25,7 +25,7 @@ use crate::{Error, LossReason};
 /// Dropping it leaves the claim to its lease; it may have been renewed.
 pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, Error> {
     let (claim, clock) = (record.claim(), core.clock());
-    let mut under_way = FuturesUnordered::new();
+    let mut in_flight = FuturesUnordered::new();
     let (mut next, mut failures) = (clock.now(), 0);
     loop {
         core.check_open()?;
@@ -33,19 +33,19 @@ pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, E
         let left = record.remaining();
         if left.is_zero() {
             next = NEVER;
-            if under_way.is_empty() {
+            if in_flight.is_empty() {
                 return Ok(false);
             }
         } else if next <= sent {
             let ask = core.driver().renew_single(&claim);
             let ask = in_time(core.backend(), record.trusted(), ask);
-            under_way.push(ask.map(move |answer| (answer, sent)));
+            in_flight.push(ask.map(move |answer| (answer, sent)));
             next = sent.after(renewal_limit(left));
         }
         let wakes = if left.is_zero() { NEVER } else { next.min(sent.after(left)) };
         let answer = tokio::select! {
             biased;
-            Some(answer) = under_way.next() => Some(answer),
+            Some(answer) = in_flight.next() => Some(answer),
             () = sleep_until(&**clock, wakes) => None,
             // Looks whether the manager was shut down.
             () = tokio::time::sleep(Duration::from_secs(1)) => None,

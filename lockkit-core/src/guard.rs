@@ -10,13 +10,18 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
+use crate::clock::unix_ms;
 use crate::driver::{ClaimEnd, Released, Renewal};
 use crate::error::{in_time, no_answer};
 use crate::held_lock::HeldLock;
-use crate::record::{GivenBack, Record};
-use crate::shared::{Core, unix_ms};
+use crate::observe::Labels;
+use crate::record::{GivenBack, How, Left, Record};
+use crate::shared::Core;
 use crate::ticket::Ticket;
-use crate::{BreakRecord, Error, FromLock, Lifetime, LossReason, Mode, observe};
+use crate::{
+    BreakRecord, Claim, Error, FromLock, Lifetime, LockManager, LossReason, Mode, fresh, observe,
+    renewer,
+};
 
 /// How long a release that found nothing waits for the reason.
 const EXPLANATION: Duration = Duration::from_secs(2);
@@ -70,8 +75,8 @@ impl Guard {
     }
 
     /// It is about to be released together with others.
-    pub(crate) fn gather(&self) {
-        self.holding.core.registry.collector.gather();
+    pub(crate) fn expect_several(&self) {
+        self.holding.core.registry.batcher.expect_several();
     }
 
     pub(crate) fn holding(&self) -> &Arc<Holding> {
@@ -150,10 +155,11 @@ impl Guard {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         let lease = self.lease();
         let span = observe::hold_span(&lease);
@@ -212,8 +218,8 @@ impl Holding {
         registry.remove(claim.id, record);
         // From here to the answer, dropping this future drops `self`, which is still armed.
         let answer = registry.give_back(claim).await;
-        let (under_way, until) = record.under_way();
-        let ghost_possible = under_way > 0 && registry.clock.now() < until;
+        let (ambiguous, until) = record.ambiguous();
+        let ghost_possible = ambiguous > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
@@ -302,10 +308,11 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         self.guard.run(work).await
     }
@@ -356,5 +363,98 @@ impl Deref for WriteGuard {
 
     fn deref(&self) -> &HeldLock {
         &self.guard
+    }
+}
+
+/// How often is asked again since the answer came later than the lease lasts.
+const TRIES: u32 = 3;
+
+impl LockManager {
+    /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
+    ///
+    /// [`Error::Lost`] when it has ended. [`Error::Config`] when this manager has resumed the ticket
+    /// already and its guard lives; another manager is not known, see [`Ticket`]. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the detached lock as it is.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        let core = self.core();
+        core.check_open()?;
+        check_namespace(core, ticket)?;
+        let base = core.namespace_counter().await?;
+        renewer::ensure(&core.registry);
+        let claim = Arc::new(ticket.claim(core.settings.default_wait_ttl(), core.identity.clone()));
+        core.registry.note_ttls(&claim);
+        for _ in 0..TRIES {
+            if let Some(record) = renew(core, &claim, base).await? {
+                if let Err(error) = core.registry.insert(claim.id, &record) {
+                    record.give_back();
+                    return Err(error);
+                }
+                return Ok(Guard::new(core.clone(), record));
+            }
+        }
+        let what = "each answer came after the lease that it renewed was over";
+        Err(Error::retryable(core.backend(), what))
+    }
+
+    /// Releases a detached lock. A guard of this manager that resumed it is lost before that
+    /// ([`LossReason::Vanished`]). One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the lock was released; it can be asked for again.
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<Released, Error> {
+        let core = self.core();
+        core.check_open()?;
+        check_namespace(core, ticket)?;
+        let claim = ticket.claim(core.settings.default_wait_ttl(), core.identity.clone());
+        if let Some(record) = core.registry.take(claim.id) {
+            record.lose(LossReason::Vanished);
+        }
+        core.driver().release(&Arc::new(claim)).await
+    }
+}
+
+fn check_namespace(core: &Core, ticket: &Ticket) -> Result<(), Error> {
+    let (theirs, ours) = (ticket.namespace(), &core.namespace);
+    match theirs == ours {
+        true => Ok(()),
+        false => Err(Error::Config(format!(
+            "this ticket is for the prefix {theirs:?}, not {ours:?}: set it"
+        ))),
+    }
+}
+
+/// The claim as one that is held here; `None` when the answer came too late for that.
+async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<Record>>, Error> {
+    let sent = core.clock().now();
+    let grant = match core.driver().renew_single(claim).await? {
+        Renewal::Holds(grant) => grant,
+        Renewal::Ended(ended) => return Err(Error::Lost { reason: ended.into() }),
+        Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
+    };
+    let labels = Labels { backend: core.backend(), kind: "detached", class: None };
+    let how = How { margin: core.margin(), base, renew: true, max_hold: None, labels };
+    let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
+    let fresh = match record.grant(&grant, Some(sent)) {
+        Left::Enough => Ok(true),
+        Left::Little => fresh::renewed(core, &record).await,
+        Left::Nothing => Ok(false),
+    };
+    let ended = record.loss();
+    match fresh {
+        Ok(true) => {
+            record.hand_out();
+            Ok(Some(record))
+        }
+        fresh => {
+            let over = record.is_over();
+            record.give_back();
+            fresh?;
+            match ended.filter(|_| over) {
+                Some(reason) => Err(Error::Lost { reason }),
+                None => Ok(None),
+            }
+        }
     }
 }

@@ -24,7 +24,6 @@ use crate::driver::{BreakMode, Grant, LeaseStart, Patience, Released, SetLimit};
 use crate::state::ClaimState;
 use crate::{Claim, ClientIdentity, Mode, Token};
 
-mod places;
 mod roster;
 mod verb;
 

@@ -9,7 +9,7 @@ use crate::observe;
 use crate::registry::Registry;
 use crate::renewer;
 use crate::settings::Settings;
-use crate::shared::{Core, unix_ms};
+use crate::shared::Core;
 use crate::sync::{
     Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
     RwLock, Semaphore,
@@ -65,20 +65,33 @@ impl LockManager {
         &self.core
     }
 
-    /// A manager with default settings. No I/O.
+    /// A manager with default settings. No I/O. Its [`shutdown`](Self::shutdown) does not close the
+    /// driver, which other managers may use.
     pub fn new(driver: impl LockDriver) -> Self {
-        let namespace = Namespace::default();
-        Self::made(Arc::new(driver), Settings::default(), namespace)
+        Self::made(Arc::new(driver), Settings::default(), Namespace::default(), false)
     }
 
-    /// A manager with these settings, which are checked against what the backend can do. No I/O.
+    /// A manager with these settings, which are checked against what the backend can do. No I/O. Its
+    /// [`shutdown`](Self::shutdown) does not close the driver.
     pub fn with(driver: Arc<dyn LockDriver>, settings: Settings) -> Result<Self, Error> {
         let namespace = settings.check(driver.capabilities())?;
-        Ok(Self::made(driver, settings, namespace))
+        Ok(Self::made(driver, settings, namespace, false))
     }
 
-    fn made(driver: Arc<dyn LockDriver>, settings: Settings, namespace: Namespace) -> Self {
-        let core = Arc::new(Core::new(driver, settings, namespace));
+    /// As [`with`](Self::with), and its [`shutdown`](Self::shutdown) closes the driver: for a driver that
+    /// was made for this manager.
+    pub fn owning(driver: Arc<dyn LockDriver>, settings: Settings) -> Result<Self, Error> {
+        let namespace = settings.check(driver.capabilities())?;
+        Ok(Self::made(driver, settings, namespace, true))
+    }
+
+    fn made(
+        driver: Arc<dyn LockDriver>,
+        settings: Settings,
+        namespace: Namespace,
+        owns_driver: bool,
+    ) -> Self {
+        let core = Arc::new(Core::new(driver, settings, namespace, owns_driver));
         let presence = Arc::new(Presence(core.registry.clone()));
         Self { core, entrances: Arc::default(), _presence: presence }
     }
@@ -181,12 +194,8 @@ impl LockManager {
         let Some(token) = token.get().checked_sub(base).and_then(Token::new) else {
             return Ok(false);
         };
-        let record = BreakRecord {
-            by: (*core.identity).clone(),
-            at_unix_ms: unix_ms(),
-            reason: reason.map(str::to_owned),
-            forced: how == BreakMode::Forced,
-        };
+        let by = (*core.identity).clone();
+        let record = BreakRecord::new(by, how, reason.map(str::to_owned));
         let driver = core.driver();
         // A driver that sent it twice, after a lost answer, did not find the claim the second time.
         let broken = driver.break_claim(&key, token, how, &record).await?
@@ -253,7 +262,7 @@ impl LockManager {
     }
 
     /// Releases everything that was locked through this manager and its clones, waits until the
-    /// backend knows, and closes the connections. Guards that still live are lost
+    /// backend knows, and closes the connections, unless the driver was given to it. Guards that still live are lost
     /// ([`LossReason::ShutDown`]); every later call is [`Error::Closed`].
     ///
     /// Requests under way are waited for, and released too. Where the backend does not answer, or
@@ -275,7 +284,9 @@ impl LockManager {
         }
         renewer::ensure(registry);
         registry.all_released().await;
-        self.core.driver().close().await;
+        if self.core.owns_driver {
+            self.core.driver().close().await;
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Attempted, BreakMode, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, Reply,
-    SetLimit, Step,
+    Acquire, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, RegisterKey, Registers,
+    Renewal, SetLimit,
 };
 use crate::line;
 use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
@@ -20,10 +20,7 @@ use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod bells;
-mod fading;
-mod registers;
 mod shelf;
-mod show;
 mod store;
 
 use bells::Calls;
@@ -53,10 +50,12 @@ const RENEWED_AT_ONCE: usize = 128;
 /// ```
 #[derive(Clone)]
 pub struct MemoryDriver {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    #[cfg(feature = "testing")]
+    pub(crate) script: Option<Arc<crate::testing::Script>>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     lines: Store<Lines, Key>,
     shelf: Store<Shelf, RegisterKey>,
 }
@@ -112,7 +111,23 @@ impl MemoryDriver {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let lines = Store::new(&clock, Lines::new);
         let shelf = Store::new(&clock, Shelf::new);
-        Self { shared: Arc::new(Shared { lines, shelf }) }
+        Self {
+            shared: Arc::new(Shared { lines, shelf }),
+            #[cfg(feature = "testing")]
+            script: None,
+        }
+    }
+}
+
+/// Without the faults of [`testing`](crate::testing).
+#[cfg(not(feature = "testing"))]
+impl MemoryDriver {
+    fn refusal(&self, _: &Claim) -> Option<Error> {
+        None
+    }
+
+    fn silence(&self, _: &Claim, _: Moment) -> Option<Error> {
+        None
     }
 }
 
@@ -180,18 +195,24 @@ impl LockDriver for MemoryDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.shared.lines.apply(|lines, now, calls| {
-            let carry = |step: &Step| {
-                Ok(Attempted::from(match step {
-                    Step::Acquire { claim, patience } => {
-                        Reply::Acquired(lines.acquire(claim, *patience, now, calls)?)
-                    }
-                    Step::Release { claim } => Reply::Released(lines.release(claim, now, calls)?),
-                }))
-            };
-            steps.iter().map(carry).collect()
-        })
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let submit = |lines: &mut Lines, now, calls: &mut Calls| {
+            let mut released = Vec::with_capacity(batch.releases.len());
+            for claim in batch.releases {
+                let release = lines.release(claim, now, calls);
+                released.push(release.map(Into::into).map_err(BatchError::refused));
+            }
+            let mut acquired = Vec::with_capacity(batch.acquires.len());
+            for Acquire { claim, patience } in batch.acquires {
+                let acquire = match self.refusal(claim) {
+                    Some(error) => Err(error),
+                    None => lines.acquire(claim, *patience, now, calls),
+                };
+                acquired.push(acquire.map(Into::into).map_err(BatchError::refused));
+            }
+            BatchOutcome { released, acquired }
+        };
+        self.shared.lines.apply(submit).map_err(BatchError::refused)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -212,8 +233,9 @@ impl LockDriver for MemoryDriver {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
             self.shared.lines.apply(|lines, now, calls| {
-                let renew = |claim: &Arc<Claim>| {
-                    lines.on_claim(claim, &line::Verb::Renew(claim), now, calls)
+                let renew = |claim: &Arc<Claim>| match self.silence(claim, now) {
+                    Some(error) => Err(error),
+                    None => lines.on_claim(claim, &line::Verb::Renew(claim), now, calls),
                 };
                 renewals.extend(some.iter().map(renew));
             })?;

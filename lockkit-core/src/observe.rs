@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::driver::Renewed;
+use crate::evidence::Renewed;
 use crate::{Claim, Error, HeldLock, LossReason, Name, Token};
 
 /// How an acquisition ended.

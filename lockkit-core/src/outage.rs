@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::shared::locked;
+use crate::concurrency::locked;
 use crate::{Error, observe};
 
 /// No answer for less than this is a lost packet, or a failover.

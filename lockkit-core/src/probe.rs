@@ -8,12 +8,13 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::capabilities::WakeUp;
+use crate::clock::unix_ms;
 use crate::driver::{
     Acquisition, Anchored, Grant, LockDriver, Patience, RegisterKey, Renewal, Write, in_time,
 };
 use crate::registry::Release;
 use crate::renewer;
-use crate::shared::{Core, unix_ms};
+use crate::shared::Core;
 use crate::state::{Finding, Severity};
 use crate::{Claim, Error, Key, LockManager, Mode, Name, Space};
 
@@ -109,7 +110,7 @@ impl Drop for Placed<'_> {
             claim: self.claim.clone(),
             not_before: now,
             give_up: now.after(self.claim.hold_ttl.max(self.claim.wait_ttl)),
-            under_way: u32::from(!self.is_answered),
+            ambiguous: u32::from(!self.is_answered),
         });
     }
 }

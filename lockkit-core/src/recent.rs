@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::shared::locked;
+use crate::concurrency::locked;
 
 /// How things were when they were seen last. Others change them too, so this may be wrong: use it to
 /// choose which request to try first, and let the server's answer decide.

@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
+use crate::concurrency::locked;
 use crate::deadline::{self, Margin};
 use crate::driver::{ClaimEnd, Grant, Judgement, Renewal};
 use crate::observe::{self, Labels};
-use crate::shared::locked;
 use crate::{Claim, LossReason, Token};
 
 mod parts;
@@ -53,7 +53,7 @@ struct Term {
     /// How long it may hold at most, from the grant on.
     max_hold: Option<Duration>,
     /// Requests that may put the claim in line again after its release, and until when.
-    under_way: (u32, Moment),
+    ambiguous: (u32, Moment),
     /// The run of a server that gave the last answer, where that is known; how many times faster than
     /// ours its clock runs; and what puts that answer in doubt.
     run: Option<Arc<str>>,
@@ -99,7 +99,7 @@ impl Record {
     pub(crate) fn new(claim: Arc<Claim>, asked: Moment, clock: Arc<dyn Clock>, how: How) -> Self {
         let due = deadline::renewal_due(asked, claim.wait_ttl);
         let How { margin, base, renew, max_hold, labels } = how;
-        let under_way = (0, asked);
+        let ambiguous = (0, asked);
         let phase = Phase::Waiting;
         let term = Term {
             claim,
@@ -111,7 +111,7 @@ impl Record {
             failing: None,
             handed_out: false,
             max_hold,
-            under_way,
+            ambiguous,
             run: None,
             rate: 1.0,
             doubt: None,
@@ -152,13 +152,13 @@ impl Record {
     }
 
     /// Remembers that the claim may be put in line again after its release.
-    pub(crate) fn set_under_way(&self, requests: u32, until: Moment) {
-        self.term().under_way = (requests, until);
+    pub(crate) fn set_ambiguous(&self, requests: u32, until: Moment) {
+        self.term().ambiguous = (requests, until);
     }
 
     /// How many requests may still put the claim in line, and until when.
-    pub(crate) fn under_way(&self) -> (u32, Moment) {
-        self.term().under_way
+    pub(crate) fn ambiguous(&self) -> (u32, Moment) {
+        self.term().ambiguous
     }
 
     pub(crate) fn now(&self) -> Moment {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::answers::Attempted;
-use crate::state::{Listed, RegisterRequest, RegisterState};
+use crate::state::{Listed, RegisterRequest, RegisterState, Version};
 use crate::{Error, Name, Namespace, Token};
 
 /// Named values beside the locks: state rather than turns. Optional; a backend says in
@@ -97,10 +97,6 @@ pub struct RegisterKey {
     pub namespace: Namespace,
     pub name: Name,
 }
-
-/// The version of a register's value. For one name, versions only grow, across deletion too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Version(pub u64);
 
 /// The id of a write: 128 random bits, by which a repeated write is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::batcher::Batcher;
 use crate::clock::{Clock, Moment};
-use crate::collector::Collector;
+use crate::concurrency::{locked, once_there};
 use crate::driver::{ClaimId, Judgement, LockDriver, Released, Renewal, Renewed, Servers};
 use crate::error::in_time;
 use crate::outage::{NOTABLE, Outages};
 use crate::record::{NEVER, Record};
 use crate::runtimes::Runtimes;
-use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason, Name, observe};
 
 /// How long a release waits for its answer before it is asked for again.
@@ -42,8 +42,8 @@ pub(crate) struct Registry {
     servers: Mutex<Servers>,
     /// Whether the renewer looks whether requests are answered.
     watched: AtomicBool,
-    /// Acquires and releases travel together; renewals wait for neither.
-    pub(crate) collector: Arc<Collector>,
+    /// Acquires and releases are batched; renewals wait for neither.
+    pub(crate) batcher: Batcher,
     /// Tells the renewer that there is something new.
     wake: Notify,
     /// The renewer sleeps until this moment (in nanoseconds), unless it is woken.
@@ -68,9 +68,9 @@ pub(crate) struct Release {
     pub(crate) not_before: Moment,
     /// No longer than until this moment: then its lease is over anyway.
     pub(crate) give_up: Moment,
-    /// How many requests may still reach the backend after the release and put the claim in again.
-    /// Then it is released again and again.
-    pub(crate) under_way: u32,
+    /// How many requests that got no answer may still reach the backend after the release, and put the
+    /// claim in again. Then it is released again and again.
+    pub(crate) ambiguous: u32,
 }
 
 /// How much is not done yet of what a shutdown waits for.
@@ -117,7 +117,7 @@ impl Registry {
             repeating: Arc::default(),
             servers: Mutex::default(),
             watched: AtomicBool::new(false),
-            collector: Collector::new(driver.clone()),
+            batcher: Batcher::new(driver.clone()),
             driver,
             records: Mutex::default(),
             releases: Mutex::default(),
@@ -265,13 +265,13 @@ impl Registry {
     /// Ends all claims and takes no more: what is left to be released is returned.
     pub(crate) fn close(&self) -> Vec<Arc<Record>> {
         self.closed.store(true, Ordering::SeqCst);
-        self.collector.close();
+        self.batcher.close();
         locked(&self.records).drain().map(|(_, record)| record).collect()
     }
 
     /// Takes a claim out of its list, in bounded time.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let answer = in_time(self.backend(), RELEASE, self.collector.release(claim)).await;
+        let answer = in_time(self.backend(), RELEASE, self.batcher.release(claim)).await;
         if answer.is_ok() {
             self.outages.answered();
         }
@@ -320,10 +320,10 @@ impl Registry {
 
     /// The same at once, of a claim that was held, or waited for, under this record.
     pub(crate) fn release_of(&self, record: &Record) {
-        let (claim, (under_way, _)) = (record.claim(), record.under_way());
+        let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
         let not_before = self.clock.now();
         let give_up = not_before.after(claim.hold_ttl);
-        self.release(Release { claim, not_before, give_up, under_way });
+        self.release(Release { claim, not_before, give_up, ambiguous });
     }
 
     /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.
@@ -439,7 +439,7 @@ impl Registry {
             let claim = record.claim();
             observe::lost(record.labels, &claim, &why);
             let give_up = lease_end.after(claim.hold_ttl);
-            self.release(Release { claim, not_before: lease_end, give_up, under_way: 0 });
+            self.release(Release { claim, not_before: lease_end, give_up, ambiguous: 0 });
         }
     }
 

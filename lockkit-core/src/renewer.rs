@@ -1,8 +1,8 @@
 //! The one background task of a manager. It renews all claims in one call a tick, tries again when
 //! that fails, ends what could not be saved, and releases what was dropped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -20,7 +20,7 @@ use crate::observe;
 use crate::outage::NOTABLE;
 use crate::record::{NEVER, Record};
 use crate::registry::{Pending, Registry, Release};
-use crate::runtimes::{interval, patience};
+use crate::runtimes::{Beating, Runtimes, interval, patience};
 
 enum Job {
     Renewal,
@@ -35,11 +35,37 @@ pub(crate) fn ensure(registry: &Arc<Registry>) {
         runtimes.task = start(registry, &here);
         runtimes.home = Some(here.clone());
     }
-    runtimes.meet(registry, &here);
+    let Some(home) = runtimes.home.clone() else { return };
+    if !runtimes.are_several() && home.id() != here.id() {
+        registry.renewer_polled();
+        start_heart(&mut runtimes, registry, &home);
+        registry.share();
+    }
+    if runtimes.are_several() && runtimes.is_new(&here) {
+        start_heart(&mut runtimes, registry, &here);
+    }
+}
+
+fn start_heart(runtimes: &mut Runtimes, registry: &Arc<Registry>, runtime: &Handle) {
+    let beating = runtimes.add(runtime, registry.clock.now());
+    runtime.spawn(keep_beating(Arc::downgrade(registry), beating, runtime.clone()));
+}
+
+async fn keep_beating(registry: Weak<Registry>, beating: Beating, runtime: Handle) {
+    loop {
+        let pause = {
+            let Some(registry) = registry.upgrade() else { return };
+            let now = registry.clock.now();
+            beating.beat(now);
+            take_over(&registry, &runtime, now);
+            interval(registry.shortest())
+        };
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Goes on in this runtime where the renewer was not polled for too long.
-pub(crate) fn take_over(registry: &Arc<Registry>, here: &Handle, now: Moment) {
+fn take_over(registry: &Arc<Registry>, here: &Handle, now: Moment) {
     let is_blocked = || now.since(registry.polled()) > patience(registry.shortest());
     if !is_blocked() {
         return;
@@ -256,7 +282,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
 /// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
 /// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
-    let Release { claim, not_before, give_up, mut under_way } = order;
+    let Release { claim, not_before, give_up, mut ambiguous } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
     let (mut round, mut failed) = (0, false);
@@ -266,7 +292,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
         let answer = registry.watched(registry.give_back(&claim)).await;
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.
-            Ok(Released::Removed) => under_way = under_way.saturating_sub(1),
+            Ok(Released::Removed) => ambiguous = ambiguous.saturating_sub(1),
             Ok(_) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {
@@ -275,7 +301,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
                 registry.note("release", sent, error);
             }
         }
-        let finished = answer.is_ok() && under_way == 0;
+        let finished = answer.is_ok() && ambiguous == 0;
         if answer.is_ok() {
             pending = None; // what follows is only for ghosts
         }
@@ -284,6 +310,6 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
             drop(pending);
             return;
         }
-        tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
+        tokio::time::sleep(registry.batcher.backoff(round)).await;
     }
 }

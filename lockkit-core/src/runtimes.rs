@@ -6,8 +6,8 @@
 //! heartbeat of another runtime takes over from it; and a claim is renewed only while the runtime that
 //! asked for it has a heartbeat, so that only the locks of the one that hangs are lost.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -15,8 +15,6 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Moment;
 use crate::record::Record;
-use crate::registry::Registry;
-use crate::renewer;
 
 /// Where the renewer runs, and the runtimes that use the manager.
 #[derive(Default)]
@@ -47,18 +45,18 @@ impl Runtimes {
         !self.hearts.is_empty()
     }
 
-    /// The manager is used in this runtime, while the renewer runs in that one or another.
-    pub(crate) fn meet(&mut self, registry: &Arc<Registry>, here: &Handle) {
-        let Some(home) = self.home.clone() else { return };
-        if self.hearts.is_empty() && home.id() != here.id() {
-            registry.renewer_polled();
-            self.start_heart(registry, &home);
-            registry.share();
-        }
-        if self.are_several() && !self.hearts.iter().any(|heart| heart.runtime == here.id()) {
-            self.hearts.retain(|heart| !heart.ended.load(Ordering::SeqCst));
-            self.start_heart(registry, here);
-        }
+    /// Whether this runtime has no heartbeat yet; forgets those of runtimes that have ended.
+    pub(crate) fn is_new(&mut self, here: &Handle) -> bool {
+        self.hearts.retain(|heart| !heart.ended.load(Ordering::SeqCst));
+        !self.hearts.iter().any(|heart| heart.runtime == here.id())
+    }
+
+    /// Takes a heartbeat of this runtime into account, for as long as the result lives.
+    pub(crate) fn add(&mut self, runtime: &Handle, now: Moment) -> Beating {
+        let (beat, ended) = (AtomicU64::new(now.as_nanos()), AtomicBool::new(false));
+        let heart = Arc::new(Heart { runtime: runtime.id(), beat, ended });
+        self.hearts.push(heart.clone());
+        Beating(heart)
     }
 
     /// Whether the runtime of this claim may hang: its last heartbeat is older than a third of the ttl.
@@ -70,36 +68,20 @@ impl Runtimes {
             !heart.ended.load(Ordering::SeqCst) && now.since(beat) > record.ttl() / 3
         })
     }
-
-    fn start_heart(&mut self, registry: &Arc<Registry>, runtime: &Handle) {
-        let now = registry.clock.now().as_nanos();
-        let (beat, ended) = (AtomicU64::new(now), AtomicBool::new(false));
-        let heart = Arc::new(Heart { runtime: runtime.id(), beat, ended });
-        self.hearts.push(heart.clone());
-        let beating = Beating(heart);
-        runtime.spawn(keep_beating(Arc::downgrade(registry), beating, runtime.clone()));
-    }
 }
 
 /// Goes with the task of a heart: dropped when its runtime ends, polled or not.
-struct Beating(Arc<Heart>);
+pub(crate) struct Beating(Arc<Heart>);
+
+impl Beating {
+    pub(crate) fn beat(&self, now: Moment) {
+        self.0.beat.store(now.as_nanos(), Ordering::SeqCst);
+    }
+}
 
 impl Drop for Beating {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::SeqCst);
-    }
-}
-
-async fn keep_beating(registry: Weak<Registry>, beating: Beating, runtime: Handle) {
-    loop {
-        let pause = {
-            let Some(registry) = registry.upgrade() else { return };
-            let now = registry.clock.now();
-            beating.0.beat.store(now.as_nanos(), Ordering::SeqCst);
-            renewer::take_over(&registry, &runtime, now);
-            interval(registry.shortest())
-        };
-        tokio::time::sleep(pause).await;
     }
 }
 

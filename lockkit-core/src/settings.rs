@@ -18,27 +18,15 @@ use crate::{Capabilities, ClientIdentity, Error, Namespace};
 /// assert_eq!(locks.settings().prefix_str(), "shop");
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Settings {
-    pub(crate) ttl: Duration,
-    pub(crate) wait_ttl: Duration,
-    pub(crate) prefix: String,
+    ttl: Option<Duration>,
+    wait_ttl: Option<Duration>,
+    prefix: Option<String>,
     pub(crate) identity: Option<ClientIdentity>,
     pub(crate) margin: Option<Margin>,
     pub(crate) id: Option<String>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(30),
-            wait_ttl: Duration::from_secs(10),
-            prefix: String::new(),
-            identity: None,
-            margin: None,
-            id: None,
-        }
-    }
 }
 
 /// The longest lease: 10 years. More is a mistake, or a wish for a lock that never ends, which
@@ -49,20 +37,20 @@ impl Settings {
     /// How long a lock stays held when its holder dies; 30 s unless set. Every lock can have
     /// its own.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
     /// How long a waiter that died blocks those behind it; 10 s unless set.
     pub fn wait_ttl(mut self, ttl: Duration) -> Self {
-        self.wait_ttl = ttl;
+        self.wait_ttl = Some(ttl);
         self
     }
 
     /// Guarantee the names of this application apart from another's on the same backend: at most 128
     /// bytes, none unless set.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -91,17 +79,28 @@ impl Settings {
 
     /// The ttl of locks that set none of their own.
     pub fn default_ttl(&self) -> Duration {
-        self.ttl
+        self.ttl.unwrap_or(Duration::from_secs(30))
     }
 
     /// The ttl of waiting claims that set none of their own.
     pub fn default_wait_ttl(&self) -> Duration {
-        self.wait_ttl
+        self.wait_ttl.unwrap_or(Duration::from_secs(10))
     }
 
     /// The prefix that was set.
     pub fn prefix_str(&self) -> &str {
-        &self.prefix
+        self.prefix.as_deref().unwrap_or_default()
+    }
+
+    /// These settings together with those of a URL.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting that is given in both, and differs.
+    pub fn merged_with_url(mut self, url: &Self) -> Result<Self, Error> {
+        merge("ttl", &mut self.ttl, &url.ttl)?;
+        merge("wait_ttl", &mut self.wait_ttl, &url.wait_ttl)?;
+        merge("prefix", &mut self.prefix, &url.prefix)?;
+        Ok(self)
     }
 
     pub(crate) fn margin(&self, capabilities: &Capabilities) -> Margin {
@@ -110,9 +109,27 @@ impl Settings {
 
     pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<Namespace, Error> {
         let margin = self.margin(capabilities);
-        check_ttl("ttl", self.ttl, margin, capabilities)?;
-        check_ttl("wait_ttl", self.wait_ttl, margin, capabilities)?;
-        Namespace::new(&self.prefix)
+        check_ttl("ttl", self.default_ttl(), margin, capabilities)?;
+        check_ttl("wait_ttl", self.default_wait_ttl(), margin, capabilities)?;
+        Namespace::new(self.prefix_str())
+    }
+}
+
+fn merge<T: Clone + PartialEq>(
+    name: &str,
+    given: &mut Option<T>,
+    in_url: &Option<T>,
+) -> Result<(), Error> {
+    match (&given, in_url) {
+        (Some(given), Some(other)) if given != other => {
+            let message =
+                format!("{name} is given by the URL and explicitly, and differs: give one");
+            Err(Error::Config(message))
+        }
+        _ => {
+            *given = given.take().or_else(|| in_url.clone());
+            Ok(())
+        }
     }
 }
 
@@ -143,4 +160,22 @@ pub(crate) fn check_ttl(
         return Err(Error::Config(message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_given_by_the_url_or_explicitly_and_never_in_two_ways() {
+        let second = Duration::from_secs(1);
+        let (explicit, url) = (Settings::default().ttl(second), Settings::default().prefix("shop"));
+        let merged = explicit.clone().merged_with_url(&url).unwrap();
+        assert_eq!((merged.default_ttl(), merged.prefix_str()), (second, "shop"));
+        assert_eq!(merged.default_wait_ttl(), Duration::from_secs(10));
+        explicit.clone().merged_with_url(&explicit).unwrap();
+        let other = Settings::default().ttl(second * 2);
+        let refused = explicit.merged_with_url(&other).unwrap_err().to_string();
+        assert!(refused.contains("ttl is given by the URL"), "{refused}");
+    }
 }

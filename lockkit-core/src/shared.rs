@@ -1,10 +1,11 @@
 //! What a manager's clones, its locks and its guards share, and what all of them ask of it.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -14,7 +15,6 @@ use crate::error::in_time;
 use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::state::LockState;
-use crate::ticket::Ticket;
 use crate::{ClientIdentity, Error, Key, Name, Namespace, Space, Token};
 
 /// How long one attempt may take.
@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) namespace: Namespace,
     pub(crate) identity: Arc<ClientIdentity>,
     base: OnceCell<u64>,
+    /// Whether a shutdown closes the driver: that of a manager which made it.
+    pub(crate) owns_driver: bool,
 }
 
 impl Core {
@@ -37,6 +39,7 @@ impl Core {
         driver: Arc<dyn LockDriver>,
         settings: Settings,
         namespace: Namespace,
+        owns_driver: bool,
     ) -> Self {
         let identity = settings.identity.clone().unwrap_or_else(ClientIdentity::of_this_process);
         Self {
@@ -45,6 +48,7 @@ impl Core {
             namespace,
             identity: Arc::new(identity),
             base: OnceCell::new(),
+            owns_driver,
         }
     }
 
@@ -78,15 +82,6 @@ impl Core {
 
     pub(crate) fn key(&self, space: Space, name: &str) -> Result<Key, Error> {
         Ok(Key::new(self.namespace.clone(), space, Name::new(name)?))
-    }
-
-    pub(crate) fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
-        if ticket.namespace() == &self.namespace {
-            return Ok(());
-        }
-        let (theirs, ours) = (ticket.namespace(), &self.namespace);
-        let message = format!("this ticket is for the prefix {theirs:?}, not {ours:?}: set it");
-        Err(Error::Config(message))
     }
 
     pub(crate) fn backend(&self) -> &'static str {
@@ -194,26 +189,8 @@ pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-/// Now, in milliseconds since 1970: for people, not for decisions.
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or(Duration::ZERO).as_millis() as u64
-}
-
-/// Locks what nothing panics with: so what is poisoned is sound.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns what is there, once it is: looks at once, and whenever the bell rings for all.
-pub(crate) async fn once_there<T>(bell: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        // Listening begins before looking, so that nothing falls in between.
-        let mut rung = std::pin::pin!(bell.notified());
-        rung.as_mut().enable();
-        if let Some(there) = look() {
-            return there;
-        }
-        rung.await;
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.backend(), self.namespace)
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::driver::Version;
 use crate::name::Space;
 use crate::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Token};
 
@@ -247,6 +246,10 @@ pub struct Page {
     /// Where the next page begins; `None` when this was the last.
     pub next: Option<Cursor>,
 }
+
+/// The version of a register's value. For one name, versions only grow, across deletion too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Version(pub u64);
 
 /// Which registers to list.
 #[derive(Clone, Debug)]

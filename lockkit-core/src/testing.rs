@@ -22,30 +22,24 @@
 //! # }
 //! ```
 
-mod staged;
-
-use std::fmt;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::driver::{BreakMode, LockDriver};
-use crate::shared::{Core, unix_ms};
+use crate::clock::Moment;
+use crate::concurrency::locked;
+use crate::driver::{BreakMode, LockDriver, no_answer};
+use crate::shared::Core;
 use crate::{
-    BreakRecord, Error, Guard, LockManager, LossReason, MemoryDriver, Settings, Space, observe,
+    BreakRecord, Claim, Error, Guard, LockManager, LossReason, MemoryDriver, Space, observe,
 };
-use staged::Staged;
 
 /// A manager on a store of its own, and the hand that moves what happens to its locks.
 pub fn locks() -> (LockManager, Hand) {
-    let driver = Arc::new(Staged::default());
-    let (locks, others) = (manager(driver.clone()), manager(Arc::new(driver.store().clone())));
-    let core = locks.core().clone();
-    (locks, Hand { core, driver, others })
-}
-
-fn manager(driver: Arc<dyn LockDriver>) -> LockManager {
-    let made = LockManager::with(driver, Settings::default());
-    made.expect("the memory driver takes the default settings")
+    let (store, script) = (MemoryDriver::new(), Arc::new(Script::default()));
+    let locks = LockManager::new(MemoryDriver { script: Some(script.clone()), ..store.clone() });
+    let (core, others) = (locks.core().clone(), LockManager::new(store.clone()));
+    (locks, Hand { core, store, script, others })
 }
 
 /// Makes happen to the locks of one manager what production has rarely. See [`locks`].
@@ -62,9 +56,11 @@ fn manager(driver: Arc<dyn LockDriver>) -> LockManager {
 /// assert!(guard.token().is_err());
 /// # Ok(()) }
 /// ```
+#[derive(Debug)]
 pub struct Hand {
     core: Arc<Core>,
-    driver: Arc<Staged>,
+    store: MemoryDriver,
+    script: Arc<Script>,
     others: LockManager,
 }
 
@@ -99,7 +95,7 @@ impl Hand {
                 held = true;
                 registry.remove(claim.id, &record);
                 observe::lost(record.labels, &claim, &reason);
-                let released = self.driver.store().release(&claim).await;
+                let released = self.store.release(&claim).await;
                 released.expect("the store is in memory");
             }
         }
@@ -117,9 +113,9 @@ impl Hand {
     /// Dropping it leaves the lock taken away, or not.
     pub async fn overtake(&self, name: &str) -> Result<Guard, Error> {
         let key = self.core.key(Space::Lock, name)?;
-        let store = self.driver.store();
+        let store = &self.store;
         let by = (*self.core.identity).clone();
-        let record = BreakRecord { by, at_unix_ms: unix_ms(), reason: None, forced: true };
+        let record = BreakRecord::new(by, BreakMode::Forced, None);
         for holder in store.inspect(&key).await?.holders() {
             store.break_claim(&key, holder.token, BreakMode::Forced, &record).await?;
         }
@@ -132,14 +128,15 @@ impl Hand {
     /// `lock()` repeats what failed with a [retryable](Error::is_retryable) error, the `try_` forms do
     /// not.
     pub fn refuse_next(&self, name: &str, error: Error) {
-        self.driver.refuse(name, error);
+        locked(&self.script.refusals).entry(name.to_owned()).or_default().push_back(error);
     }
 
     /// From now on and for this long, nobody answers the program's renewals of the lock of this name.
     /// When that is longer than what is left of the lease, the lock is lost
     /// ([`LossReason::Unreachable`]); otherwise it is renewed afterwards.
     pub fn hold_up_renewals(&self, name: &str, time: Duration) {
-        self.driver.hold_up(name, self.core.clock().now().after(time));
+        let until = self.core.clock().now().after(time);
+        locked(&self.script.silent_until).insert(name.to_owned(), until);
     }
 
     /// From now on the program's manager, its clones and guards find themselves in a fork of the process
@@ -157,12 +154,27 @@ impl Hand {
 
     /// The store, for managers with settings of their own.
     pub fn store(&self) -> &MemoryDriver {
-        self.driver.store()
+        &self.store
     }
 }
 
-impl fmt::Debug for Hand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hand").field("driver", &self.driver).finish_non_exhaustive()
+/// Faults that a test has asked for, by the lock's name.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    refusals: Mutex<HashMap<String, VecDeque<Error>>>,
+    silent_until: Mutex<HashMap<String, Moment>>,
+}
+
+impl MemoryDriver {
+    /// The error for an acquire of this claim, if a test has asked for one.
+    pub(crate) fn refusal(&self, claim: &Claim) -> Option<Error> {
+        let mut refusals = locked(&self.script.as_ref()?.refusals);
+        refusals.get_mut(claim.key.name.as_str())?.pop_front()
+    }
+
+    /// The error for a renewal of this claim, where a test wants that it gets no answer now.
+    pub(crate) fn silence(&self, claim: &Claim, now: Moment) -> Option<Error> {
+        let until = *locked(&self.script.as_ref()?.silent_until).get(claim.key.name.as_str())?;
+        (now < until).then(|| no_answer("memory"))
     }
 }

@@ -42,7 +42,7 @@ use crate::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, 
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     key: Key,
     mode: Mode,
@@ -150,17 +150,6 @@ fn parse_mode(text: &str) -> Option<Mode> {
 
 fn decode(text: &str) -> Option<String> {
     Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket")
-            .field("key", &self.key)
-            .field("mode", &self.mode)
-            .field("ttl", &self.ttl)
-            .field("token", &self.token)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-mod reading;
+use crate::Error;
 
 /// A fencing token: the place of a claim in the order of its lock.
 ///
@@ -26,7 +27,7 @@ mod reading;
 /// assert_eq!(read, stale);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Token(NonZeroU64);
 
@@ -56,9 +57,29 @@ impl fmt::Display for Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({})", self.0)
+impl TryFrom<u64> for Token {
+    type Error = Error;
+
+    fn try_from(number: u64) -> Result<Self, Error> {
+        let range = i64::MAX;
+        let error = || Error::Config(format!("{number} is no token: they go from 1 to {range}"));
+        Self::new(number).ok_or_else(error)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.get()
+    }
+}
+
+/// Reads the decimal number that [`Display`](std::fmt::Display) shows.
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let error = |_| Error::Config(format!("{text:?} is no token: it is a decimal number"));
+        text.parse().map_err(error).and_then(|number: u64| Self::try_from(number))
     }
 }
 

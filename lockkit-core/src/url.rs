@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(url.scheme(), "redis");
         assert_eq!(url.rest(), "redis://h:1/2?x=1&y");
         assert_eq!(url.settings().prefix_str(), "sh op");
-        assert_eq!(url.settings().ttl, Duration::from_secs(10));
+        assert_eq!(url.settings().default_ttl(), Duration::from_secs(10));
         let plain = BackendUrl::parse("sqlite:/tmp/a.db?ttl=1").unwrap();
         assert_eq!((plain.scheme(), plain.rest()), ("sqlite", "sqlite:/tmp/a.db"));
     }

@@ -9,7 +9,6 @@
 //! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiters::outcome`].
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,21 +18,21 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, Moment, SteadyClock};
+use crate::concurrency::{locked, once_there};
 use crate::driver::{Acquire, Acquisition, Batch, ClaimId, Grant, Patience, Renewal, Reply, Step};
-use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason};
 
 mod attend;
-mod registers;
 pub(crate) mod watchers;
 
 pub use attend::Attendant;
-pub use registers::RegisterBells;
+pub use watchers::RegisterBells;
 
 /// A lease ends behind its last millisecond.
 const BEHIND: Duration = Duration::from_millis(1);
 
 /// The claims that wait through one driver, by what their messages call them.
+#[derive(Debug)]
 pub struct Waiters<K> {
     name: fn(&ClaimId) -> K,
     waiters: Mutex<HashMap<K, Arc<Waiter>>>,
@@ -46,13 +45,14 @@ pub struct Waiters<K> {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
+#[derive(Debug)]
 struct Waiter {
     claim: Arc<Claim>,
     note: Mutex<Note>,
     bell: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Note {
     outcome: Option<Result<Grant, Error>>,
     /// Ask now, whatever an answer says that was under way.
@@ -78,6 +78,38 @@ impl<K: Eq + Hash> Waiters<K> {
             rearmed: Arc::default(),
             told: AtomicBool::new(false),
             tasks: Mutex::default(),
+        }
+    }
+
+    /// This batch is about to be submitted. Its claims are known from before they are in a queue: a
+    /// notification may be faster than the answer.
+    pub fn submitting(&self, batch: Batch<'_>) {
+        let mut waiters = locked(&self.waiters);
+        for claim in batch.releases {
+            waiters.remove(&(self.name)(&claim.id));
+        }
+        for Acquire { claim, patience } in batch.acquires {
+            if *patience == Patience::Wait {
+                let name = (self.name)(&claim.id);
+                waiters.entry(name).or_insert_with(|| Waiter::new(claim));
+            }
+        }
+        drop(waiters);
+        self.came.notify_waiters();
+    }
+
+    /// What became of the acquire of this claim; `lease` as in [`queued`](Self::queued).
+    pub fn acquired(
+        &self,
+        id: &ClaimId,
+        result: Result<&Acquisition, &Error>,
+        lease: Option<Duration>,
+    ) {
+        match result {
+            Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
+            // It may be in the queue: it is known here until it is released.
+            Err(Error::Backend { .. }) => {}
+            _ => self.strike(id),
         }
     }
 
@@ -337,12 +369,6 @@ impl Waiter {
 impl<K> Drop for Waiters<K> {
     fn drop(&mut self) {
         locked(&self.tasks).iter().for_each(AbortHandle::abort);
-    }
-}
-
-impl<K> fmt::Debug for Waiters<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiters").field("told", &self.told).finish_non_exhaustive()
     }
 }
 

@@ -1,44 +1,45 @@
-//! Putting claims in line.
+//! Putting claims in their queues.
 //!
-//! One transaction does all of it: it puts the key on the lease of a holder if the list is empty;
-//! otherwise on the lease of one that waits, unless it is there already, and shows the list.
-//! Nobody can come in between, so what stands ahead is known and can only become less.
+//! One transaction does all of it: it puts the key on the lease of a holder if the queue is empty;
+//! otherwise on the lease of one that waits, unless it is there already, and shows the queue.
+//! No client can come in between, so what is ahead is known and can only become less.
 
 use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Patience, Reply};
+use lockkit_core::driver::{Acquire, Acquisition, ClaimData, Patience};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
-use crate::calls::{Failure, ranges};
-use crate::flight::{Next, Plan, Said};
-use crate::keys::{end_of, given, in_list, other_given, other_limits};
+use crate::claim_cache::CachedClaim;
+use crate::client::{EtcdError, EtcdResult, ranges};
+use crate::key_suffixes::TakenSuffix;
+use crate::keys::{end_of, fixed_limit_key, in_list, other_fixed_limits, other_limits};
+use crate::lease_moves::{LeaseMove, LeaseMoveResult};
 use crate::leases::Lease;
-use crate::line::{Entry, Line};
-use crate::locks::Locks;
-use crate::moves::{Moved, Moving};
-use crate::place::Place;
-use crate::requests::{created, delete, get_last, get_list, none_in, none_of, odd, put};
-use crate::tails::Taken;
-use crate::value::Value;
+use crate::locks::EtcdLocks;
+use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
+use crate::requests::{
+    NextStep, TxnOutcome, created, delete, get_last, get_list, none_in, none_of, put,
+    unexpected_response,
+};
 
-/// A claim on its way into its list.
-pub(crate) struct Entering {
+/// A claim on its way into its queue.
+pub(crate) struct PendingAcquire {
     claim: Arc<Claim>,
     list: Vec<u8>,
     pub(crate) key: Vec<u8>,
     /// Whether no request that puts it in was ever sent before.
     fresh: bool,
     hold: Arc<Lease>,
-    /// For one that may stand in line.
+    /// For one that may wait in the queue.
     wait: Option<Arc<Lease>>,
-    value: Value,
+    value: ClaimData,
     /// For a try that would hold beside others: the revision at which these were there.
     beside: Option<i64>,
 }
 
-impl Entering {
+impl PendingAcquire {
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         std::iter::once(&self.hold).chain(&self.wait)
     }
@@ -46,8 +47,8 @@ impl Entering {
     pub(crate) fn txn(&self) -> Txn {
         let Self { claim, list, key, .. } = self;
         let free = match self.beside {
-            None => nobody_there(claim, key, list),
-            // Put it in if nobody has come or changed since. That somebody left does not matter.
+            None => queue_is_empty(claim, key, list),
+            // Put it in if no client has come or changed since. That a client left does not matter.
             Some(revision) => {
                 let old = Compare::mod_revision(&**list, CompareOp::Less, revision + 1);
                 vec![created(key, 0), old.with_range(end_of(list))]
@@ -55,18 +56,18 @@ impl Entering {
         };
         let otherwise = match &self.wait {
             Some(wait) => {
-                TxnOp::txn(at_the_end(claim, key, list, put(key, self.value.to_bytes(), wait.id)))
+                TxnOp::txn(at_the_end(claim, key, list, put(key, self.value.to_json(), wait.id)))
             }
             None => TxnOp::get(&**key, None),
         };
         let show = match claim.mode {
-            // Who wants it alone waits for all to go: the one before and their number will do.
+            // An exclusive claim waits for all to go: the last one ahead and their number will do.
             Mode::Exclusive => get_last(list, 2),
             _ => get_list(list),
         };
         Txn::new()
             .when(free)
-            .and_then([put(key, self.value.clone().holding().to_bytes(), self.hold.id)])
+            .and_then([put(key, self.value.clone().holding().to_json(), self.hold.id)])
             .or_else([otherwise, show])
     }
 
@@ -78,102 +79,102 @@ impl Entering {
     }
 }
 
-impl Locks {
+impl EtcdLocks {
     /// A claim that is to be put in, with the leases that it needs.
-    pub(crate) async fn entering(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Entering, Failure> {
+    pub(crate) async fn pending_acquire(&self, acquire: &Acquire) -> EtcdResult<PendingAcquire> {
+        let Acquire { claim, patience } = acquire;
         let list = self.root.list(&claim.key);
-        let Taken { tail, fresh } = self.tails.take(claim);
-        let key = in_list(&list, claim, &tail);
-        let hold = self.leases.holding(claim, &key).await?;
+        let TakenSuffix { suffix, fresh } = self.suffixes.take(claim);
+        let key = in_list(&list, claim, &suffix);
+        let hold = self.leases.holding(claim).await?;
         let wait = match patience {
-            Patience::Wait => Some(self.leases.waiting(claim, &key).await?),
+            Patience::Wait => Some(self.leases.waiting(claim).await?),
             Patience::Try => None,
         };
-        let (claim, value) = (claim.clone(), Value::of(claim));
-        Ok(Entering { claim, list, key, fresh, hold, wait, value, beside: None })
+        let (claim, value) = (claim.clone(), ClaimData::of(claim).queued_now());
+        Ok(PendingAcquire { claim, list, key, fresh, hold, wait, value, beside: None })
     }
 
     /// What became of it.
-    pub(crate) async fn entered(
+    pub(crate) async fn acquired(
         self: &Arc<Self>,
-        entering: Entering,
-        said: Said,
-    ) -> Result<Next, Failure> {
-        let Entering { claim, key, fresh, hold, wait, value, .. } = &entering;
-        let Said { revision, sent, sure, .. } = said;
-        if said.txn.succeeded() {
-            let entry = made(key.clone(), value.clone().holding(), claim, hold.id, revision);
-            let place = Place::seen(entry, hold.clone(), None, sent);
-            return self.answer(claim, place, sure).await.map(done);
+        pending: PendingAcquire,
+        outcome: TxnOutcome,
+    ) -> EtcdResult<NextStep<PendingAcquire>> {
+        let PendingAcquire { claim, key, fresh, hold, wait, value, .. } = &pending;
+        let TxnOutcome { revision, sent, certain, .. } = outcome;
+        if outcome.txn.succeeded() {
+            let stored = made(key.clone(), value.clone().holding(), claim, hold.id, revision);
+            let cached = CachedClaim::seen(stored, hold.clone(), None, sent);
+            return self.answer(claim, cached, certain).await.map(NextStep::Done);
         }
-        let mut shown = ranges(&said.txn);
-        let list = shown.pop().ok_or_else(odd)?;
-        let line = Line::of(list.kvs(), list.count(), revision);
-        let there_before = !fresh || !sure;
+        let mut shown = ranges(&outcome.txn);
+        let list = shown.pop().ok_or_else(unexpected_response)?;
+        let snapshot = QueueSnapshot::of(list.kvs(), list.count(), revision);
+        let there_before = !fresh || !certain;
         let Some(wait) = wait else {
             let is_there = shown.pop().is_some_and(|own| !own.kvs().is_empty());
-            let fits = line.admits(claim);
+            let fits = snapshot.admits(claim);
             if !is_there && matches!(fits, Ok(true)) {
-                let again = Entering { beside: Some(revision), ..entering };
-                return Ok(Next::Again(Plan::Enter(again)));
+                return Ok(NextStep::Send(PendingAcquire { beside: Some(revision), ..pending }));
             }
-            entering.abandon();
+            pending.abandon();
             if is_there {
-                return self.tried_before(claim, there_before).await.map(done);
+                return self.try_again(claim, there_before).await.map(NextStep::Done);
             }
             fits?;
-            if sure {
-                self.tails.sure(claim.id);
-                self.tails.back(claim.id);
+            if certain {
+                self.suffixes.mark_certain(claim.id);
+                self.suffixes.give_back(claim.id);
             }
-            return Ok(done(Acquisition::Busy));
+            return Ok(NextStep::Done(Acquisition::Busy));
         };
-        entering.abandon();
-        match line.entries().last() {
-            // The usual case: it has just been put at the end.
+        pending.abandon();
+        match snapshot.entries().last() {
+            // The usual case: it was just put at the end.
             Some(own) if own.key == *key && own.lease == wait.id && own.created == revision => {
-                let place = Place::seen(own.clone(), wait.clone(), Some(line), sent);
-                self.answer(claim, place, sure).await.map(done)
+                let cached = CachedClaim::seen(own.clone(), wait.clone(), Some(snapshot), sent);
+                self.answer(claim, cached, certain).await.map(NextStep::Done)
             }
-            _ => self.already_there(claim, line, there_before).await.map(done),
+            _ => self.already_there(claim, snapshot, there_before).await.map(NextStep::Done),
         }
     }
 
-    /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
+    /// Notes a claim for whose answer no client has waited: core has it released, or forgets it, and
     /// then it is swept.
-    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) {
-        let Entering { claim, key, hold, value, .. } = entering;
-        let shown = ranges(&said.txn);
-        let entry = match said.txn.succeeded() {
-            true => Some(made(key.clone(), value.clone().holding(), claim, hold.id, said.revision)),
-            false => shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key).map(Entry::of),
+    pub(crate) fn note_abandoned(&self, pending: &PendingAcquire, outcome: &TxnOutcome) {
+        let PendingAcquire { claim, key, hold, value, .. } = pending;
+        let shown = ranges(&outcome.txn);
+        let stored = match outcome.txn.succeeded() {
+            true => {
+                Some(made(key.clone(), value.clone().holding(), claim, hold.id, outcome.revision))
+            }
+            false => {
+                shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key).map(StoredClaim::of)
+            }
         };
-        // (What is not known for certain to have been sent once stands on a lease that is left.)
-        if let Some(entry) = entry.filter(|_| said.sure)
-            && let Some(lease) = self.leases.known(entry.lease)
+        // (What is not known for certain to have been sent once is on a lease that is left.)
+        if let Some(stored) = stored.filter(|_| outcome.certain)
+            && let Some(lease) = self.leases.known(stored.lease)
         {
-            let place = Place::seen(entry, lease, None, said.sent);
-            self.places().entry(claim.id).or_insert(place);
+            let cached = CachedClaim::seen(stored, lease, None, outcome.sent);
+            self.claims().entry(claim.id).or_insert(cached);
         }
     }
 
-    /// The answer about a claim that was put in just now: where nobody was, or into this line.
+    /// The result for a claim that was put in just now: into an empty queue, or at the end of this one.
     async fn answer(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        place: Place,
-        sure: bool,
-    ) -> Result<Acquisition, Failure> {
-        let created = place.entry.created;
-        let line = place.line.as_ref();
-        let (holds, ahead) = line.map_or((true, 0), |l| (l.holds(created), l.ahead(created)));
-        self.note(claim.id, place);
-        if sure {
-            self.tails.sure(claim.id);
+        cached: CachedClaim,
+        certain: bool,
+    ) -> EtcdResult<Acquisition> {
+        let created = cached.stored.created;
+        let snapshot = cached.snapshot.as_ref();
+        let (holds, ahead) = snapshot.map_or((true, 0), |l| (l.holds(created), l.ahead(created)));
+        self.cache_claim(claim.id, cached);
+        if certain {
+            self.suffixes.mark_certain(claim.id);
         }
         match holds {
             true => Ok(Acquisition::Granted(self.begin(claim).await?)),
@@ -182,75 +183,75 @@ impl Locks {
     }
 
     /// The claim was there before, or was refused: an answer got lost, or a limit is another.
-    /// Where nothing was ever `sent` before for the claim, what stands there is not the claim.
+    /// Where nothing was ever `sent` before for the claim, what is stored there is not the claim.
     async fn already_there(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        line: Line,
+        snapshot: QueueSnapshot,
         sent: bool,
-    ) -> Result<Acquisition, Failure> {
+    ) -> EtcdResult<Acquisition> {
         let (key, _) = self.key_of(claim);
-        if line.find(&key).is_none() {
-            line.admits(claim)?;
+        if snapshot.find(&key).is_none() {
+            snapshot.admits(claim)?;
         }
-        let look = self.look(claim).await?;
-        if let Some(record) = look.broken {
-            return Err(Failure::Other(Error::Lost { reason: LossReason::Broken(record) }));
+        let seen = self.inspect_claim(claim).await?;
+        if let Some(record) = seen.broken {
+            return Err(Error::Lost { reason: LossReason::Broken(record) }.into());
         }
-        match look.own {
+        match seen.own {
             Some(_) if !sent => {
-                self.tails.leave(claim.id);
-                Err(Failure::LeaseGone)
+                self.suffixes.replace(claim.id);
+                Err(EtcdError::LeaseGone)
             }
             Some(own) => {
-                let place = self.adopt(claim, &own, look.line.clone(), look.sent).await?;
-                let renewed = self.leases.keep(&place.lease).await?;
+                let cached = self.adopt(claim, &own, seen.snapshot.clone(), seen.sent).await?;
+                let renewed = self.leases.keep(&cached.lease).await?;
                 if !renewed {
-                    return Err(Failure::LeaseGone);
+                    return Err(EtcdError::LeaseGone);
                 }
-                match look.line.holds(own.created) {
+                match seen.snapshot.holds(own.created) {
                     true => Ok(Acquisition::Granted(self.begin(claim).await?)),
-                    false => Ok(Acquisition::Queued { ahead: look.line.ahead(own.created) }),
+                    false => Ok(Acquisition::Queued { ahead: seen.snapshot.ahead(own.created) }),
                 }
             }
             None => {
-                look.line.admits(claim)?;
-                // It ended between the two looks, or who was in its way did: begin again.
-                Err(Failure::LeaseGone)
+                seen.snapshot.admits(claim)?;
+                // It ended between the two reads, or the claim ahead of it did: begin again.
+                Err(EtcdError::LeaseGone)
             }
         }
     }
 
-    /// A try for a claim that is in line: it stays if it holds.
-    async fn tried_before(
+    /// A try for a claim that is in its queue: it stays if it holds.
+    async fn try_again(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         sent: bool,
-    ) -> Result<Acquisition, Failure> {
-        let look = self.look(claim).await?;
-        match look.own {
-            Some(own) if sent && look.broken.is_none() && !look.line.holds(own.created) => {
+    ) -> EtcdResult<Acquisition> {
+        let seen = self.inspect_claim(claim).await?;
+        match seen.own {
+            Some(own) if sent && seen.broken.is_none() && !seen.snapshot.holds(own.created) => {
                 let gone =
                     Txn::new().when([created(&own.key, own.created)]).and_then([delete(&own.key)]);
-                self.calls.txn(gone).await?;
+                self.client.txn(gone).await?;
                 self.forget(claim.id);
                 Ok(Acquisition::Busy)
             }
-            _ => self.already_there(claim, look.line, sent).await,
+            _ => self.already_there(claim, seen.snapshot, sent).await,
         }
     }
 
-    /// Notes a claim that was found in line, on a lease that this driver keeps alive.
+    /// Notes a claim that was found in its queue, on a lease that this driver keeps alive.
     ///
-    /// A claim may stand on a lease that is retired, and about to be revoked, or on one of another
+    /// A claim may be on a lease that is retired, and about to be revoked, or on one of another
     /// driver, which may revoke it. It is moved to one of ours then, unless it has one of its own.
     pub(crate) async fn adopt(
         self: &Arc<Self>,
         claim: &Claim,
-        own: &Entry,
-        line: Line,
+        own: &StoredClaim,
+        snapshot: QueueSnapshot,
         seen: Moment,
-    ) -> Result<Place, Failure> {
+    ) -> EtcdResult<CachedClaim> {
         let of_its_own = claim.lifetime != Lifetime::Renewed && own.is_holding();
         let lease = match self.leases.known(own.lease) {
             Some(lease) if !lease.is_gone() && !lease.is_retired() => Some(lease),
@@ -258,26 +259,26 @@ impl Locks {
             _ => None,
         };
         if let Some(lease) = lease {
-            return Ok(self.settle(claim, own, lease, Some(line), seen));
+            return Ok(self.update_cached(claim, own, lease, Some(snapshot), seen));
         }
-        self.settle(claim, own, self.leases.known_or(own.lease), Some(line), seen);
+        self.update_cached(claim, own, self.leases.known_or(own.lease), Some(snapshot), seen);
         let target = match own.is_holding() {
-            true => self.leases.holding(claim, &own.key).await?,
-            false => self.leases.waiting(claim, &own.key).await?,
+            true => self.leases.holding(claim).await?,
+            false => self.leases.waiting(claim).await?,
         };
-        match self.relocate_one(&target, Moving::as_it_is(claim, own.clone())).await? {
-            Moved::Done(_) => self.place(claim.id).ok_or(Failure::LeaseGone),
-            // Others were at it as well: it is worth another look.
-            Moved::Elsewhere | Moved::Gone => Err(Failure::LeaseGone),
+        match self.relocate_one(&target, LeaseMove::as_it_is(claim, own.clone())).await? {
+            LeaseMoveResult::Done(_) => self.cached(claim.id).ok_or(EtcdError::LeaseGone),
+            // Others were at it as well: it is worth another read.
+            LeaseMoveResult::Changed | LeaseMoveResult::Gone => Err(EtcdError::LeaseGone),
         }
     }
 }
 
-/// "The list is empty, and there is room for this claim."
-fn nobody_there(claim: &Claim, key: &[u8], list: &[u8]) -> Vec<Compare> {
+/// "The queue is empty, and there is room for this claim."
+fn queue_is_empty(claim: &Claim, key: &[u8], list: &[u8]) -> Vec<Compare> {
     let mut nobody = vec![none_of(list)];
     if let Mode::Permits { permits, limit } = claim.mode {
-        nobody.extend(other_given(list, limit).iter().map(|(from, to)| none_in(from, to)));
+        nobody.extend(other_fixed_limits(list, limit).iter().map(|(from, to)| none_in(from, to)));
         if permits > limit {
             nobody.push(created(key, -1)); // never so: it has to wait
         }
@@ -285,16 +286,16 @@ fn nobody_there(claim: &Claim, key: &[u8], list: &[u8]) -> Vec<Compare> {
     nobody
 }
 
-/// Puts a claim at the end of its list, unless it is in it, or the limit of the list is another:
-/// the one that it was given, whatever the claims there once came with, or else the one of these.
+/// Puts a claim at the end of its queue, unless it is in it, or the limit of the queue is another:
+/// the one that it is fixed to, whatever the claims there once came with, or else the one of these.
 fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
     let absent = created(key, 0);
     let Some(limit) = claim.mode.limit() else {
         return Txn::new().when([absent]).and_then([put]);
     };
-    let others = other_limits(list, limit).into_iter().chain(other_given(list, limit));
+    let others = other_limits(list, limit).into_iter().chain(other_fixed_limits(list, limit));
     let none = others.map(|(from, to)| none_in(&from, &to));
-    let same_given = Compare::create_revision(given(list, limit), CompareOp::Greater, 0);
+    let same_given = Compare::create_revision(fixed_limit_key(list, limit), CompareOp::Greater, 0);
     let counted = Txn::new().when([absent.clone(), same_given]).and_then([put.clone()]);
     Txn::new()
         .when([absent].into_iter().chain(none).collect::<Vec<_>>())
@@ -302,12 +303,8 @@ fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
         .or_else([TxnOp::txn(counted)])
 }
 
-fn done(acquisition: Acquisition) -> Next {
-    Next::Done(Reply::Acquired(acquisition))
-}
-
 /// A key as it was put just now.
-fn made(key: Vec<u8>, value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
+fn made(key: Vec<u8>, value: ClaimData, claim: &Claim, lease: i64, revision: i64) -> StoredClaim {
     let (created, modified) = (revision, revision);
-    Entry { key, created, modified, lease, mode: claim.mode, value: Some(value) }
+    StoredClaim { key, created, modified, lease, mode: claim.mode, value: Some(value) }
 }

@@ -2,81 +2,72 @@
 
 use etcd_client::{AlarmAction, AlarmType, GetOptions, Txn, TxnOp};
 use lockkit_core::capabilities::Fault;
+use lockkit_core::driver::{KnownBases, ServerVersion, retry_conflicts};
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, Severity};
-use lockkit_core::{Error, Namespace};
+use lockkit_core::{Error, Namespace, Result};
 
-use crate::EtcdDriver;
-use crate::calls::{BACKEND, Failure, ranges};
-use crate::locks::Locks;
+use crate::capabilities::{KNOWN_DEFECTS, of_version, old_leaders_are_harmless};
+use crate::client::{BACKEND, EtcdResult, ranges};
+use crate::locks::EtcdLocks;
 use crate::requests::written;
-use crate::version::{known_defects, old_leaders_are_harmless};
 
-const ATTEMPTS: usize = 64;
-
-impl Locks {
-    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+impl EtcdLocks {
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         self.bases.saw(BACKEND, namespace, self.base(namespace).await?.0)
     }
 
     /// The base, and the revision of its key.
-    async fn base(&self, namespace: &Namespace) -> Result<(u64, i64), Failure> {
+    async fn base(&self, namespace: &Namespace) -> EtcdResult<(u64, i64)> {
         let get = TxnOp::get(self.root.base(namespace), None::<GetOptions>);
-        let answer = self.calls.txn(Txn::new().and_then([get])).await?.answer;
+        let answer = self.client.txn(Txn::new().and_then([get])).await?.answer;
         let range = ranges(&answer).pop();
         let Some(kv) = range.as_ref().and_then(|range| range.kvs().first()) else {
             return Ok((0, 0));
         };
-        let base = kv.value_str().ok().and_then(|text| text.parse().ok());
-        let odd = || Error::permanent(BACKEND, "the token base at etcd is not a number");
-        Ok((base.ok_or_else(odd).map_err(Failure::Other)?, kv.mod_revision()))
+        Ok((KnownBases::parse(BACKEND, kv.value())?, kv.mod_revision()))
     }
 
     pub(crate) async fn raise_namespace_counter(
         &self,
         namespace: &Namespace,
         base: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let key = self.root.base(namespace);
-        for _ in 0..ATTEMPTS {
+        let conflict = "others keep raising the token offset";
+        retry_conflicts(BACKEND, conflict, |_| async {
             let (now, modified) = self.base(namespace).await?;
             if now >= base {
-                return Ok(());
+                return Ok(Some(()));
             }
-            let txn = Txn::new().when([written(&key, modified)]).and_then([TxnOp::put(
-                key.clone(),
-                base.to_string(),
-                None,
-            )]);
-            if self.calls.txn(txn).await?.answer.succeeded() {
-                return Ok(());
-            }
-        }
-        Err(Error::retryable(BACKEND, "others keep raising the token base"))
+            let put = TxnOp::put(key.clone(), base.to_string(), None);
+            let txn = Txn::new().when([written(&key, modified)]).and_then([put]);
+            Ok(self.client.txn(txn).await?.answer.succeeded().then_some(()))
+        })
+        .await
     }
 
     /// The version of the member in use.
-    pub(crate) async fn version(&self) -> Result<String, Error> {
-        let status = self.calls.call(|mut client| async move { client.status().await });
+    pub(crate) async fn version(&self) -> Result<String> {
+        let status = self.client.call(|mut client| async move { client.status().await });
         Ok(status.await?.answer.version().to_owned())
     }
 
     /// Whether an `etcd grpc-proxy` answers. It lists members by itself: without the header that a
     /// member's answer has. (A login that may not list members is refused alike on both.)
     pub(crate) async fn is_behind_a_proxy(&self) -> bool {
-        let members = self.calls.call(|mut client| async move { client.member_list().await });
+        let members = self.client.call(|mut client| async move { client.member_list().await });
         members.await.is_ok_and(|reply| reply.answer.header().is_none())
     }
 
     /// Every endpoint's version counts, since any member may lead; whether members force their
     /// writes to disk is not to be seen.
-    pub(crate) async fn promises(&self) -> Result<Promises, Error> {
+    pub(crate) async fn promises(&self) -> Result<Promises> {
         let why = "a member started with --unsafe-no-fsync answers before a write is on disk, and no \
                    client can read that flag: look at how the members are started";
         let mut worst: Option<Promises> = None;
-        for version in self.calls.versions().await {
-            let mut one =
-                Promises::of(EtcdDriver::capabilities_with(version.as_deref().unwrap_or("")));
+        for version in self.client.versions().await {
+            let mut one = Promises::of(of_version(version.as_deref().unwrap_or("")));
             one.set(Fault::WritesLost, None, why);
             let keeps = one.keeps(Fault::LeaderLost);
             match version {
@@ -94,8 +85,8 @@ impl Locks {
         worst.ok_or_else(|| Error::retryable(BACKEND, "no member is known"))
     }
 
-    pub(crate) async fn health(&self) -> Result<Health, Error> {
-        let status = self.calls.call(|mut client| async move { client.status().await });
+    pub(crate) async fn health(&self) -> Result<Health> {
+        let status = self.client.call(|mut client| async move { client.status().await });
         let status = status.await?.answer;
         let mut health = Health::well(format!("etcd {}", status.version()));
         if status.leader() == 0 {
@@ -114,18 +105,14 @@ impl Locks {
                 advice: "Use etcd 3.4.31, 3.5.13 or later.".to_owned(),
             });
         }
-        for version in self.calls.versions().await.into_iter().flatten() {
-            for defect in known_defects(&version) {
-                if !health.findings.contains(&defect) {
-                    health = health.with(defect);
-                }
-            }
-        }
+        let versions = self.client.versions().await.into_iter().flatten();
+        let versions = versions.filter_map(|version| ServerVersion::parse(&version));
+        health = KNOWN_DEFECTS.check(health, versions);
         for alarm in self.alarms().await {
             health = health.with(alarm);
         }
-        // Who may not list the members is told nothing of their number.
-        let members = self.calls.call(|mut client| async move { client.member_list().await });
+        // A login that may not list the members does not learn their number.
+        let members = self.client.call(|mut client| async move { client.member_list().await });
         if let Ok(members) = members.await
             && members.answer.members().len() == 1
         {
@@ -140,7 +127,7 @@ impl Locks {
     }
 
     async fn alarms(&self) -> Vec<Finding> {
-        let asked = self.calls.call(|mut client| async move {
+        let asked = self.client.call(|mut client| async move {
             client.alarm(AlarmAction::Get, AlarmType::None, None).await
         });
         let Ok(alarms) = asked.await else {

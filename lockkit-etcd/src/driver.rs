@@ -1,26 +1,28 @@
-//! The driver's outside: how it is made, what it says that it can do, and the verbs of the trait,
+//! The public driver: how it is made, and the operations of the trait,
 //! each of which is done in a file of its own.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::Client;
-use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, BreakMode, Grant, LockDriver, Registers, Renewal, Renewed, Replies, SetLimit, Step,
+    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver,
+    RegisterKey, Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Token,
+};
 
-use crate::calls::{BACKEND, Calls};
-use crate::flight::FLIGHTS;
+use crate::capabilities::{self, CAPABILITIES};
+use crate::client::EtcdClient;
 use crate::keys::Root;
-use crate::locks::Locks;
+use crate::locks::EtcdLocks;
 use crate::url;
-use crate::version;
 
 /// Locks on etcd 3.4 and later.
 ///
@@ -41,54 +43,8 @@ use crate::version;
 /// ```
 #[derive(Clone)]
 pub struct EtcdDriver {
-    pub(crate) locks: Arc<Locks>,
+    pub(crate) locks: Arc<EtcdLocks>,
     capabilities: &'static Capabilities,
-}
-
-/// Of a server of which nothing more is known.
-static CAPABILITIES: Capabilities = capabilities(&[
-    (Fault::DataLost, Guarantee::Nothing),
-    (Fault::OlderDataRestored, Guarantee::Nothing),
-    (Fault::Failover, Guarantee::Impossible),
-    (Fault::SplitBrain, Guarantee::Impossible),
-    // A leader that was frozen may end leases on waking that live at its successor.
-    (Fault::LeaderLost, Guarantee::Tokens),
-    (Fault::ClientMachinePaused, Guarantee::Tokens),
-    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
-    (Fault::BrokenByForce, Guarantee::Tokens),
-]);
-
-/// Of one in which this is mended: see [`version`].
-static MENDED: Capabilities = capabilities(&[
-    (Fault::DataLost, Guarantee::Nothing),
-    (Fault::OlderDataRestored, Guarantee::Nothing),
-    (Fault::Failover, Guarantee::Impossible),
-    (Fault::SplitBrain, Guarantee::Impossible),
-    (Fault::ClientMachinePaused, Guarantee::Tokens),
-    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
-    (Fault::BrokenByForce, Guarantee::Tokens),
-]);
-
-const fn capabilities(faults: &'static [(Fault, Guarantee)]) -> Capabilities {
-    let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.lease_scope = LeaseScope::Shared;
-    capabilities.granularity = Duration::from_secs(1);
-    // With its usual election timeout of a second, etcd gives no lease of less.
-    capabilities.min_ttl = Duration::from_secs(2);
-    // It looks for ended leases twice a second and deletes their keys through its log; a lease
-    // that was broken gracefully lives two seconds longer. (A new leader gives all leases their
-    // full time again: then it is that much later, once.)
-    capabilities.expiry_slack = Duration::from_secs(3);
-    capabilities.wake_up = WakeUp::Push;
-    capabilities.token_source = TokenSource::Revision;
-    capabilities.detached = true;
-    capabilities.registers = true;
-    capabilities.namespaces = true;
-    capabilities.resize = true;
-    capabilities.lease_clock = LeaseClock::Leader;
-    capabilities.faults = faults;
-    capabilities.flights = FLIGHTS;
-    capabilities
 }
 
 /// The proxy sends keep-alives at times of its own, and answers each request of a client by the next
@@ -113,12 +69,12 @@ impl EtcdDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         let target = url::parse(url)?;
-        let calls = Calls::to(target.endpoints, &target.options);
-        let mut driver = Self::over(calls, &target.root);
-        // Anything that needs the leader and the right to read.
-        driver.locks.namespace_counter(&Namespace::default()).await?;
+        let client = EtcdClient::to(target.endpoints, &target.options);
+        let mut driver = Self::over(client, &target.root);
+        // That needs the leader, and the right to read.
+        driver.locks.check_format().await?;
         let (version, is_behind_a_proxy) =
             futures_util::future::join(driver.locks.version(), driver.locks.is_behind_a_proxy())
                 .await;
@@ -131,17 +87,14 @@ impl EtcdDriver {
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
     /// reads the files that the URL names.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         url::parse(url).map(drop)
     }
 
     /// What the driver can do with members of this version, such as `3.5.13`; of one that cannot
     /// be read, as with an old one.
     pub fn capabilities_with(version: &str) -> &'static Capabilities {
-        match version::old_leaders_are_harmless(version) {
-            true => &MENDED,
-            false => &CAPABILITIES,
-        }
+        capabilities::of_version(version)
     }
 
     /// A driver over a client that the program has already, with its keys under `root`
@@ -151,18 +104,24 @@ impl EtcdDriver {
     /// was cut off, and with `with_keep_alive`, so that they end on one that stands still. Connect it
     /// to members: that no `etcd grpc-proxy` is in between is not checked here.
     pub fn with_client(client: Client, root: &str) -> Self {
-        Self::over(Calls::with(client), root)
+        Self::over(EtcdClient::with(client), root)
     }
 
-    fn over(calls: Calls, root: &str) -> Self {
-        let locks = Arc::new(Locks::new(calls, Root::new(root)));
+    /// The locks, once their format was checked: for every operation that may be the first one.
+    pub(crate) async fn ready(&self) -> Result<&Arc<EtcdLocks>> {
+        self.locks.check_format().await?;
+        Ok(&self.locks)
+    }
+
+    fn over(client: EtcdClient, root: &str) -> Self {
+        let locks = Arc::new(EtcdLocks::new(client, Root::new(root)));
         Self { locks, capabilities: &CAPABILITIES }
     }
 }
 
 impl fmt::Debug for EtcdDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdDriver").field("calls", &self.locks.calls).finish_non_exhaustive()
+        f.debug_struct("EtcdDriver").field("client", &self.locks.client).finish_non_exhaustive()
     }
 }
 
@@ -176,29 +135,26 @@ impl LockDriver for EtcdDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.locks.carry(steps).await
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.ready().await.map_err(BatchError::refused)?.submit(batch).await
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.locks.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         self.locks.renew(claims).await
     }
 
-    async fn renew_with_evidence(
-        &self,
-        claims: &[Arc<Claim>],
-    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+    async fn renew_with_evidence(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewed>>> {
         let answers = self.locks.renew(claims).await?;
-        let evidence = self.locks.calls.terms.evidence();
+        let evidence = self.locks.client.terms.evidence();
         let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
         Ok(answers.into_iter().map(|answer| answer.map(with)).collect())
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.locks.downgrade(claim).await
     }
 
@@ -208,56 +164,75 @@ impl LockDriver for EtcdDriver {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
-        self.locks.break_claim(key, token, force, record).await
+    ) -> Result<bool> {
+        self.ready().await?.break_claim(key, token, force, record).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.locks.inspect(key).await
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
+        self.ready().await?.inspect(key).await
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.locks.list(request).await
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
+        self.ready().await?.list(request).await
     }
 
     async fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
-        self.locks.namespaces(after, limit).await
+    ) -> Result<Listed<Namespace>> {
+        self.ready().await?.namespaces(after, limit).await
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.locks.changed(key, seen).await
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
+        self.ready().await?.changed(key, seen).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        let key = self.locks.place(claim.id).map(|place| place.entry.key);
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
+        let key = self.locks.cached(claim.id).map(|cached| cached.stored.key);
         key.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.locks.resize(key, limit).await
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
+        self.ready().await?.resize(key, limit).await
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.namespace_counter(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
+        self.ready().await?.namespace_counter(namespace).await
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_namespace_counter(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
+        self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
-    async fn promises(&self) -> Result<Promises, Error> {
+    async fn promises(&self) -> Result<Promises> {
         self.locks.promises().await
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         self.locks.health().await
     }
 
     async fn close(&self) {
         self.locks.leases.close().await;
+    }
+}
+
+#[async_trait]
+impl Registers for EtcdDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+        self.ready().await?.load(at).await
+    }
+
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
+        self.ready().await?.write(at, write.clone()).await
+    }
+
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+        self.ready().await?.register_changed(at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+        self.ready().await?.page_of_registers(request).await
     }
 }

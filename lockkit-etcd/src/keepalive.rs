@@ -1,18 +1,17 @@
 //! Keep-alives of all leases over one stream, each answered. It is reopened when it breaks, and
-//! left for another endpoint when it falls silent. It decides nothing: it says what was answered,
-//! and keeps nothing alive of its own accord.
+//! left for another endpoint when it falls silent. It decides nothing: it returns the answers, and
+//! keeps nothing alive by itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::calls::{BACKEND, Calls};
-use crate::task::Task;
+use crate::client::{BACKEND, EtcdClient, Task};
 
 /// How long a question may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -21,26 +20,26 @@ const ATTEMPTS: usize = 2;
 
 /// What a keep-alive was answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeepAliveResponse {
     /// Whether the lease is there.
     pub(crate) alive: bool,
-    /// The term of the leader who says so, as far as the member that answered knew.
+    /// The term of the leader that answered, as far as the member that answered knew.
     pub(crate) term: u64,
 }
 
 /// `None`: the stream broke before the answer came.
-type Answer = Option<Kept>;
+type Answer = Option<KeepAliveResponse>;
 
 #[derive(Debug)]
-enum Ask {
-    Keep(Question),
-    /// Nobody answered on this stream what was asked then.
+enum KeepAliveCommand {
+    Keep(KeepAliveRequest),
+    /// The stream did not answer what was asked then.
     Reopen(Instant),
 }
 
 /// Whether a lease is there, and how long the answer may take.
 #[derive(Debug)]
-struct Question {
+struct KeepAliveRequest {
     lease: i64,
     patience: Duration,
     to: oneshot::Sender<Answer>,
@@ -49,31 +48,34 @@ struct Question {
 /// The stream, opened when it is first needed.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
-    calls: Arc<Calls>,
-    task: Task<Ask>,
+    client: Arc<EtcdClient>,
+    task: Task<KeepAliveCommand>,
 }
 
 impl KeepAlive {
-    pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, task: Task::default() }
+    pub(crate) fn new(client: Arc<EtcdClient>) -> Self {
+        Self { client, task: Task::default() }
     }
 
-    /// Guarantee a lease alive; says whether it is still there. The answer is one to a request that
+    /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
     /// was sent after this was called. A stream that does not answer for as long as `patience` is
     /// given up for one to another endpoint, where it is asked once more.
-    pub(crate) async fn keep(&self, lease: i64, patience: Duration) -> Result<Kept, Error> {
+    pub(crate) async fn keep(&self, lease: i64, patience: Duration) -> Result<KeepAliveResponse> {
         for _ in 0..ATTEMPTS {
-            let asks = self.task.reach(|asks| run(self.calls.clone(), asks));
+            let commands = self.task.reach(|commands| run(self.client.clone(), commands));
             let (to, answer) = oneshot::channel();
             let asked = Instant::now();
-            if asks.send(Ask::Keep(Question { lease, patience, to })).is_err() {
+            if commands
+                .send(KeepAliveCommand::Keep(KeepAliveRequest { lease, patience, to }))
+                .is_err()
+            {
                 continue;
             }
             match timeout(patience, answer).await {
                 Ok(Ok(Some(kept))) => return Ok(kept),
                 Ok(_) => {}
                 Err(_) => {
-                    let _ = asks.send(Ask::Reopen(asked));
+                    let _ = commands.send(KeepAliveCommand::Reopen(asked));
                 }
             }
         }
@@ -83,14 +85,14 @@ impl KeepAlive {
 
 /// Questions that were sent and not answered, in the order of their sending for each lease.
 #[derive(Default)]
-struct Pending(HashMap<i64, VecDeque<oneshot::Sender<Answer>>>);
+struct PendingKeepAlives(HashMap<i64, VecDeque<oneshot::Sender<Answer>>>);
 
-impl Pending {
+impl PendingKeepAlives {
     fn add(&mut self, lease: i64, to: oneshot::Sender<Answer>) {
         self.0.entry(lease).or_default().push_back(to);
     }
 
-    fn answer(&mut self, lease: i64, kept: Kept) {
+    fn answer(&mut self, lease: i64, kept: KeepAliveResponse) {
         if let Some(asked) = self.0.get_mut(&lease) {
             if let Some(to) = asked.pop_front() {
                 let _ = to.send(Some(kept));
@@ -102,16 +104,16 @@ impl Pending {
     }
 }
 
-async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
-    while let Some(ask) = asks.recv().await {
-        let Ask::Keep(question) = ask else {
+async fn run(client: Arc<EtcdClient>, mut commands: mpsc::UnboundedReceiver<KeepAliveCommand>) {
+    while let Some(ask) = commands.recv().await {
+        let KeepAliveCommand::Keep(question) = ask else {
             continue;
         };
         if question.to.is_closed() {
             continue; // it has waited long enough
         }
         let lease = question.lease;
-        let opened = calls.call_within(question.patience, |mut client| async move {
+        let opened = client.call_within(question.patience, |mut client| async move {
             // The client tells a lease that is gone by an error, like a broken stream.
             match client.lease_keep_alive(lease).await {
                 Err(etcd_client::Error::LeaseKeepAliveError(e)) if e.contains("not found") => {
@@ -123,37 +125,39 @@ async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         match opened.await.map(|opened| (opened.answer, opened.at)) {
             Ok((Some((keeper, answers)), at)) => {
                 // The client swallows the first answer, and with it the term: ask again.
-                if !talk(keeper, answers, Ask::Keep(question), &mut asks).await {
+                if !talk(keeper, answers, KeepAliveCommand::Keep(question), &mut commands).await {
                     return;
                 }
-                calls.leave(at);
+                client.leave(at);
             }
-            Ok((None, _)) => drop(question.to.send(Some(Kept { alive: false, term: 0 }))),
+            Ok((None, _)) => {
+                let _ = question.to.send(Some(KeepAliveResponse { alive: false, term: 0 }));
+            }
             Err(_) => drop(question.to.send(None)),
         }
     }
 }
 
-/// Asks and answers until the stream breaks. `false` when nobody can ask any more.
+/// Asks and answers until the stream breaks. `false` when no client can ask any more.
 async fn talk(
     mut keeper: LeaseKeeper,
     mut answers: LeaseKeepAliveStream,
-    first: Ask,
-    asks: &mut mpsc::UnboundedReceiver<Ask>,
+    first: KeepAliveCommand,
+    commands: &mut mpsc::UnboundedReceiver<KeepAliveCommand>,
 ) -> bool {
-    // Dropped at the end: whoever is not answered by then hears so at once.
-    let mut pending = Pending::default();
+    // Dropped at the end: a client that is not answered by then hears so at once.
+    let mut pending = PendingKeepAlives::default();
     let mut first = Some(first);
     let opened = Instant::now();
     loop {
         tokio::select! {
-            ask = next(&mut first, asks) => match ask {
+            ask = next(&mut first, commands) => match ask {
                 None => return false,
                 // (One who asked before, while there was none, says nothing about this stream.)
-                Some(Ask::Reopen(asked)) if asked < opened => {}
-                Some(Ask::Reopen(_)) => return true,
-                Some(Ask::Keep(question)) if question.to.is_closed() => {}
-                Some(Ask::Keep(Question { lease, to, .. })) => {
+                Some(KeepAliveCommand::Reopen(asked)) if asked < opened => {}
+                Some(KeepAliveCommand::Reopen(_)) => return true,
+                Some(KeepAliveCommand::Keep(question)) if question.to.is_closed() => {}
+                Some(KeepAliveCommand::Keep(KeepAliveRequest { lease, to, .. })) => {
                     pending.add(lease, to);
                     // The client binds a keeper to one lease; a stream of etcd takes any.
                     keeper.id = lease;
@@ -165,7 +169,7 @@ async fn talk(
             answer = answers.message() => match answer {
                 Ok(Some(answer)) => {
                     let term = answer.header().map_or(0, |header| header.raft_term());
-                    pending.answer(answer.id(), Kept { alive: answer.ttl() > 0, term });
+                    pending.answer(answer.id(), KeepAliveResponse { alive: answer.ttl() > 0, term });
                 }
                 _ => return true,
             },
@@ -173,9 +177,12 @@ async fn talk(
     }
 }
 
-async fn next(first: &mut Option<Ask>, asks: &mut mpsc::UnboundedReceiver<Ask>) -> Option<Ask> {
+async fn next(
+    first: &mut Option<KeepAliveCommand>,
+    commands: &mut mpsc::UnboundedReceiver<KeepAliveCommand>,
+) -> Option<KeepAliveCommand> {
     match first.take() {
         Some(ask) => Some(ask),
-        None => asks.recv().await,
+        None => commands.recv().await,
     }
 }

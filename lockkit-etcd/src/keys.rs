@@ -2,27 +2,29 @@
 //!
 //! | what | key |
 //! | --- | --- |
-//! | a claim on a lock | `R lock/NAMESPACE/NAME/TAIL` |
-//! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-TAIL` |
-//! | the limit that a semaphore was given | `R semaphore/NAMESPACE/NAME/~LIMIT` |
-//! | word of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
+//! | a claim on a lock | `R lock/NAMESPACE/NAME/SUFFIX` |
+//! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-SUFFIX` |
+//! | the fixed limit of a semaphore | `R semaphore/NAMESPACE/NAME/~LIMIT` |
+//! | record of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
 //! | a register | `R register/NAMESPACE/NAME/value` and `…/meta` |
 //! | the token base | `R base/NAMESPACE` |
+//! | the version of this format | `R format` |
 //!
 //! `R` is the root, `lockkit/` unless the URL says otherwise. Namespaces and names are encoded so
-//! that they contain no slash: otherwise the keys of `a/b` would stand under the prefix of `a`.
+//! that they contain no slash: otherwise the keys of `a/b` would begin with the prefix of `a`.
 //! The encoding goes byte by byte, so a prefix of a name becomes a prefix of its encoding.
 //!
-//! `TAIL` is 32 hexadecimal digits, usually random ones that a driver uses for one claim after the
-//! other: see `tails.rs`. For a claim that is not renewed by one process alone it is a digest of
-//! the claim's id. Whoever may read the keys learns from neither anything that renews or releases a
-//! claim: the id is 128 random bits, so the digest cannot be undone by guessing. (Whoever may
-//! *write* the keys needs no id; that is for etcd's own access rights.)
+//! `SUFFIX` is 32 hexadecimal digits, usually random ones that a driver uses for one claim after
+//! the other: see `suffixes.rs`. For a claim that is not renewed by one process alone it is a
+//! digest of the claim's id. A client that may read the keys learns from neither anything that
+//! renews or releases a claim: the id is 128 random bits, so the digest cannot be undone by
+//! guessing. (A client that may *write* the keys needs no id; that is for etcd's own access
+//! rights.)
 //!
-//! A semaphore's limit stands in its keys so that one comparison over two ranges can ask "is
+//! A semaphore's limit is part of its keys, so that one comparison over two ranges can ask "is
 //! there a claim with another limit?" in the very transaction that puts a claim in. The limit that
-//! a semaphore was given stands among its claims, behind them all, so that whoever reads or watches
-//! the list sees it along, in the right order; and in its key, for the same question.
+//! a semaphore was given stands among its claims, behind them all, so that a client that reads or
+//! watches the queue sees it along, in the right order; and in its key, for the same question.
 
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::RegisterKey;
@@ -30,7 +32,7 @@ use lockkit_core::{Claim, Key, Name, Namespace, Space};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-/// What must not stand in one part of a key.
+/// Characters that one part of a key must not contain.
 const PART: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
 /// The first part of every key.
@@ -49,32 +51,32 @@ impl Root {
         self.0.clone().into_bytes()
     }
 
-    /// What all claims of a list begin with.
+    /// What all claims of a queue begin with.
     pub(crate) fn list(&self, key: &Key) -> Vec<u8> {
         let (space, namespace) = (key.space, part(key.namespace.as_str()));
         format!("{}{space}/{namespace}/{}/", self.0, part(key.name.as_str())).into_bytes()
     }
 
-    /// What all words of breaks of a list begin with.
+    /// What all records of breaks of a queue begin with.
     pub(crate) fn breaks(&self, key: &Key) -> Vec<u8> {
         let namespace = part(key.namespace.as_str());
         let name = part(key.name.as_str());
         format!("{}broken/{}/{namespace}/{name}/", self.0, key.space).into_bytes()
     }
 
-    /// The word of the break of a claim, given the claim's key.
+    /// The record of the break of a claim, given the claim's key.
     pub(crate) fn broken(&self, key: &Key, claim: &[u8]) -> Vec<u8> {
-        let tail = claim.get(self.list(key).len()..).unwrap_or_default();
-        [self.breaks(key), tail.to_vec()].concat()
+        let suffix = claim.get(self.list(key).len()..).unwrap_or_default();
+        [self.breaks(key), suffix.to_vec()].concat()
     }
 
-    /// What all lists begin with whose names begin with `prefix`.
+    /// What all queues begin with whose names begin with `prefix`.
     pub(crate) fn lists(&self, space: Space, namespace: &Namespace, prefix: &str) -> Vec<u8> {
         let namespace = part(namespace.as_str());
         format!("{}{space}/{namespace}/{}", self.0, part(prefix)).into_bytes()
     }
 
-    /// The list that a claim's key belongs to; `None` for what is no such key.
+    /// The queue that a claim's key belongs to; `None` for what is no such key.
     pub(crate) fn list_of(&self, space: Space, namespace: &Namespace, key: &[u8]) -> Option<Key> {
         let rest = key.strip_prefix(&*self.lists(space, namespace, ""))?;
         let end = rest.iter().position(|b| *b == b'/')?;
@@ -107,27 +109,32 @@ impl Root {
         ["lock", "semaphore", "register"].map(|kind| format!("{}{kind}/", self.0).into_bytes())
     }
 
+    /// The key of the format's version.
+    pub(crate) fn format(&self) -> Vec<u8> {
+        format!("{}format", self.0).into_bytes()
+    }
+
     /// The key of a namespace's token base.
     pub(crate) fn base(&self, namespace: &Namespace) -> Vec<u8> {
         format!("{}base/{}", self.0, part(namespace.as_str())).into_bytes()
     }
 }
 
-/// The key of a claim with this tail in its list.
-pub(crate) fn in_list(list: &[u8], claim: &Claim, tail: &str) -> Vec<u8> {
+/// The key of a claim with this suffix in its queue.
+pub(crate) fn in_list(list: &[u8], claim: &Claim, suffix: &str) -> Vec<u8> {
     match claim.mode.limit() {
-        Some(limit) => [list, format!("{limit:08x}-").as_bytes(), tail.as_bytes()].concat(),
-        None => [list, tail.as_bytes()].concat(),
+        Some(limit) => [list, format!("{limit:08x}-").as_bytes(), suffix.as_bytes()].concat(),
+        None => [list, suffix.as_bytes()].concat(),
     }
 }
 
-/// The tail of the key of a claim.
-pub(crate) fn tail_of(key: &[u8]) -> String {
-    let tail = key.rsplit(|b| matches!(b, b'/' | b'-')).next().unwrap_or_default();
-    String::from_utf8_lossy(tail).into_owned()
+/// The suffix of the key of a claim.
+pub(crate) fn suffix_of(key: &[u8]) -> String {
+    let suffix = key.rsplit(|b| matches!(b, b'/' | b'-')).next().unwrap_or_default();
+    String::from_utf8_lossy(suffix).into_owned()
 }
 
-/// The first key that may stand behind this one.
+/// The first key after this one.
 pub(crate) fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
@@ -144,41 +151,41 @@ pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-/// The end of the range of all claims of a list. Behind it stands the limit that it was given.
+/// The end of the range of all claims of a queue. After it is the key of its fixed limit.
 pub(crate) fn end_of_claims(list: &[u8]) -> Vec<u8> {
     [list, b"~"].concat()
 }
 
-/// The key that says that a semaphore was given this limit.
-pub(crate) fn given(list: &[u8], limit: u32) -> Vec<u8> {
+/// The key of this fixed limit of a semaphore.
+pub(crate) fn fixed_limit_key(list: &[u8], limit: u32) -> Vec<u8> {
     [list, format!("~{limit:08x}").as_bytes()].concat()
 }
 
-/// The limit that this key of a list says that it was given; `None` for the key of a claim.
-pub(crate) fn given_limit(key: &[u8]) -> Option<u32> {
-    let tail = key.rsplit(|b| *b == b'/').next()?.strip_prefix(b"~")?;
-    u32::from_str_radix(std::str::from_utf8(tail).ok()?, 16).ok()
+/// The fixed limit that this key of a queue stores; `None` for the key of a claim.
+pub(crate) fn fixed_limit_of(key: &[u8]) -> Option<u32> {
+    let suffix = key.rsplit(|b| *b == b'/').next()?.strip_prefix(b"~")?;
+    u32::from_str_radix(std::str::from_utf8(suffix).ok()?, 16).ok()
 }
 
-/// The range in which it stands what limit a list was given, whatever it is.
-pub(crate) fn any_given(list: &[u8]) -> (Vec<u8>, Vec<u8>) {
+/// The range of the keys of all fixed limits of a queue.
+pub(crate) fn fixed_limits(list: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (end_of_claims(list), end_of(list))
 }
 
-/// The ranges in which it stands that a semaphore was given another limit.
-pub(crate) fn other_given(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
-    let mine = given(list, limit);
-    let (start, end) = any_given(list);
+/// The ranges of the keys of all other fixed limits of a semaphore.
+pub(crate) fn other_fixed_limits(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
+    let mine = fixed_limit_key(list, limit);
+    let (start, end) = fixed_limits(list);
     [(start, mine.clone()), (end_of(&mine), end)]
 }
 
-/// The ranges of a semaphore's list in which claims with another limit stand.
+/// The ranges of a semaphore's queue with the claims of other limits.
 pub(crate) fn other_limits(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
     let mine = [list, format!("{limit:08x}-").as_bytes()].concat();
     [(list.to_vec(), mine.clone()), (end_of(&mine), end_of_claims(list))]
 }
 
-/// The tail of a claim that is found by its id.
+/// The suffix of a claim that is found by its id.
 pub(crate) fn digest(id: ClaimId) -> String {
     let digest = Sha256::new().chain_update(b"lockkit claim ").chain_update(id.as_bytes());
     let digits = digest.finalize();
@@ -187,7 +194,7 @@ pub(crate) fn digest(id: ClaimId) -> String {
     ClaimId::from_bytes(half).to_hex()
 }
 
-/// A namespace as it stands in keys, with the slash behind it.
+/// A namespace as it is written in keys, with the slash after it.
 pub(crate) fn folder(namespace: &Namespace) -> Vec<u8> {
     format!("{}/", part(namespace.as_str())).into_bytes()
 }
@@ -236,16 +243,16 @@ mod tests {
         for limit in [0, 3, u32::MAX] {
             let mode = Mode::Permits { permits: 1, limit };
             let claim = Claim::new(pool.clone(), mode, second, second, me.clone());
-            let tail = digest(claim.id);
-            let claim = in_list(&list, &claim, &tail);
-            assert_eq!(tail_of(&claim), tail);
-            assert!(claim < end_of_claims(&list) && given_limit(&claim).is_none());
-            let at = given(&list, limit);
+            let suffix = digest(claim.id);
+            let claim = in_list(&list, &claim, &suffix);
+            assert_eq!(suffix_of(&claim), suffix);
+            assert!(claim < end_of_claims(&list) && fixed_limit_of(&claim).is_none());
+            let at = fixed_limit_key(&list, limit);
             assert!(at > end_of_claims(&list) && at < end_of(&list));
-            assert_eq!(given_limit(&at), Some(limit));
-            let [below, above] = other_given(&list, limit);
+            assert_eq!(fixed_limit_of(&at), Some(limit));
+            let [below, above] = other_fixed_limits(&list, limit);
             assert!(below.1 <= at && at < above.0, "it is not another one");
-            let other = given(&list, limit ^ 1);
+            let other = fixed_limit_key(&list, limit ^ 1);
             assert!((below.0 <= other && other < below.1) || (above.0 <= other));
         }
     }

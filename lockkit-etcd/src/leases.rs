@@ -3,8 +3,8 @@
 //! All renewed claims of a driver with the same ttl share one lease, so that a thousand of them are
 //! renewed by one message. Two dangers come with that, and both are dealt with here:
 //!
-//! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that nobody
-//!   knows. On a lease that is kept alive for others it would stand there for ever. So a lease that
+//! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that no client
+//!   knows. On a lease that is kept alive for others it would is stored there for ever. So a lease that
 //!   such a request named is *retired*: new claims get another, those who live on it are moved away
 //!   at their next renewal, and when the last has gone it is revoked. That takes the ghost along,
 //!   and what arrives later still is refused, as it names a lease that is no more.
@@ -12,14 +12,14 @@
 //!   kept alive along with the request when a tenth of it has passed; and what a grant says counts
 //!   from the keep-alive that was answered ([`Lease::since`]).
 //!
-//! And one limit: a renewal asks which keys stand on a lease, and the client takes no answer of more
-//! than 4 MB. So a lease that has had [`FULL`] bytes of keys takes no more.
+//! And one limit: a renewal asks which keys are on a lease, and the client takes no answer of more
+//! than 4 MB. So a lease with [`FULL`] live keys takes no more.
 //!
 //! Nothing here renews on its own: a driver that core forgets about lets its leases end.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::locked;
 use lockkit_core::{Claim, Error, Lifetime, Margin};
 
-use crate::calls::{BACKEND, Calls, Failure};
+use crate::client::{BACKEND, EtcdClient, EtcdError, EtcdResult};
 use crate::keepalive::KeepAlive;
 
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
 const LONGEST: u64 = 9_000_000_000;
 
-/// How many bytes of keys a shared lease is given in its life.
-const FULL: usize = 1 << 20;
+/// Claims that live on a shared lease at once: as many of the longest keys, of 2 kB, fit in an answer.
+const FULL: usize = 2_000;
 
 /// The part of a lease that may pass before it is kept alive along with what is put on it.
 pub(crate) const YOUNG: u32 = 10;
@@ -70,24 +70,21 @@ pub(crate) struct Lease {
     since: AtomicU64,
     gone: AtomicBool,
     retired: AtomicBool,
-    /// Bytes of the keys that were put on it, gone ones included.
-    load: AtomicUsize,
-    /// Whether it is of no use to anybody once nobody here knows it.
+    /// Whether it is of no use to any client once no claim here knows it.
     revoke: AtomicBool,
-    calls: Arc<Calls>,
+    client: Arc<EtcdClient>,
 }
 
 impl Lease {
-    pub(crate) fn new(id: i64, ttl: Duration, since: Moment, calls: &Arc<Calls>) -> Self {
+    pub(crate) fn new(id: i64, ttl: Duration, since: Moment, client: &Arc<EtcdClient>) -> Self {
         Self {
             id,
             ttl,
             since: AtomicU64::new(since.as_nanos()),
             gone: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            load: AtomicUsize::new(0),
             revoke: AtomicBool::new(false),
-            calls: calls.clone(),
+            client: client.clone(),
         }
     }
 
@@ -96,7 +93,7 @@ impl Lease {
         Moment::from_nanos(self.since.load(Ordering::Acquire))
     }
 
-    /// Until when it certainly is there, unless somebody revokes it.
+    /// Until when it certainly is there, unless a client revokes it.
     pub(crate) fn until(&self) -> Moment {
         self.until_from(self.since())
     }
@@ -115,9 +112,10 @@ impl Lease {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Takes a key of so many bytes, if there is room.
-    fn takes(&self, load: usize) -> bool {
-        self.load.fetch_add(load, Ordering::Relaxed) < FULL
+    /// Whether as many claims live on it as may. Each claim that is known here, and each request for
+    /// one, has its lease.
+    fn is_full(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > FULL
     }
 
     /// Whether a good part of it has passed.
@@ -125,7 +123,7 @@ impl Lease {
         now.since(self.since()) > self.ttl / YOUNG
     }
 
-    /// Has it revoked once nobody here knows it any more.
+    /// Has it revoked once no claim here knows it any more.
     pub(crate) fn end(&self) {
         self.revoke.store(true, Ordering::Release);
     }
@@ -143,21 +141,21 @@ impl Drop for Lease {
             return;
         }
         // Outside a runtime it ends by itself.
-        let (calls, id) = (self.calls.clone(), self.id);
-        self.calls.background.spawn(async move { revoke(&calls, id).await });
+        let (client, id) = (self.client.clone(), self.id);
+        self.client.background.spawn(async move { revoke(&client, id).await });
     }
 }
 
 /// The leases of one driver.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    calls: Arc<Calls>,
+    client: Arc<EtcdClient>,
     keep_alive: KeepAlive,
     /// A key that this client may read.
     root: Vec<u8>,
     /// The shared leases that new claims get, by their seconds.
     current: Mutex<HashMap<u64, Arc<Lease>>>,
-    /// All leases that anybody here knows, by their id.
+    /// All leases that any client here knows, by their id.
     known: Mutex<HashMap<i64, Weak<Lease>>>,
     /// The one for what is to be remembered for a while.
     lasting: tokio::sync::Mutex<Option<Arc<Lease>>>,
@@ -166,11 +164,11 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    pub(crate) fn new(calls: Arc<Calls>, root: Vec<u8>) -> Self {
+    pub(crate) fn new(client: Arc<EtcdClient>, root: Vec<u8>) -> Self {
         Self {
             root,
-            keep_alive: KeepAlive::new(calls.clone()),
-            calls,
+            keep_alive: KeepAlive::new(client.clone()),
+            client,
             current: Mutex::default(),
             known: Mutex::default(),
             lasting: tokio::sync::Mutex::default(),
@@ -178,32 +176,30 @@ impl Leases {
         }
     }
 
-    /// The lease for a claim that waits, with this key: shared, whatever becomes of the claim when
-    /// it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
-        self.shared(seconds(claim.wait_ttl), key.len()).await
+    /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
+    pub(crate) async fn waiting(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
+        self.shared(seconds(claim.wait_ttl)).await
     }
 
-    /// The lease for a claim that holds, with this key: shared, or one of its own if it is not
-    /// renewed, or not by this process only.
-    pub(crate) async fn holding(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
+    /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
+    /// this process only.
+    pub(crate) async fn holding(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
         match claim.lifetime {
-            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl), key.len()).await,
+            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
         }
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64, load: usize) -> Result<Arc<Lease>, Failure> {
-        if let Some(lease) = self.usable(seconds, load) {
+    async fn shared(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
+        if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
         let _making = self.making.lock().await;
-        if let Some(lease) = self.usable(seconds, load) {
+        if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
         let lease = self.grant(seconds).await?;
-        lease.load.fetch_add(load, Ordering::Relaxed);
         if let Some(full) = locked(&self.current).insert(seconds, lease.clone()) {
             // Revoked when the last claim has left it.
             full.end();
@@ -212,29 +208,29 @@ impl Leases {
     }
 
     /// The present lease, if it is not over and has room.
-    fn usable(&self, seconds: u64, load: usize) -> Option<Arc<Lease>> {
+    fn usable(&self, seconds: u64) -> Option<Arc<Lease>> {
         let current = locked(&self.current);
         // One that may be over costs a refused request, so a new one is cheaper.
         let now = SteadyClock.now();
-        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && l.takes(load);
+        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && !l.is_full();
         current.get(&seconds).filter(usable).cloned()
     }
 
     /// A new lease.
-    pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn grant(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
         let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
         let sent = SteadyClock.now();
         let granted =
-            self.calls.call(|mut client| async move { client.lease_grant(seconds, None).await });
+            self.client.call(|mut client| async move { client.lease_grant(seconds, None).await });
         let granted = granted.await?.answer;
         let ttl = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
         // What a repeated request gave counts from the first one: earlier, so on the safe side.
-        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.calls)))
+        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.client)))
     }
 
-    /// A lease that nobody renews, for keys that are to stay for so long at least: those that come
+    /// A lease that is never renewed, for keys that are to stay for so long at least: those that come
     /// one after the other share it.
-    pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<Lease>> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
         if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
@@ -245,14 +241,14 @@ impl Leases {
         Ok(lease)
     }
 
-    /// The lease with this id: known here, or somebody else's. `None` if it is gone.
-    pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, Failure> {
+    /// The lease with this id: known here, or another client's. `None` if it is gone.
+    pub(crate) async fn find(&self, id: i64) -> EtcdResult<Option<Arc<Lease>>> {
         if let Some(lease) = self.known(id) {
             return Ok((!lease.is_gone()).then_some(lease));
         }
         let sent = SteadyClock.now();
         let ask =
-            self.calls.call(|mut client| async move { client.lease_time_to_live(id, None).await });
+            self.client.call(|mut client| async move { client.lease_time_to_live(id, None).await });
         let answer = ask.await?.answer;
         if answer.ttl() <= 0 {
             return Ok(None);
@@ -260,18 +256,18 @@ impl Leases {
         let ttl = Duration::from_secs(u64::try_from(answer.granted_ttl()).unwrap_or(0));
         let left = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
         let since = sent.before(ttl.saturating_sub(left));
-        Ok(Some(self.note(Lease::new(id, ttl, since, &self.calls))))
+        Ok(Some(self.note(Lease::new(id, ttl, since, &self.client))))
     }
 
     /// The lease with this id; where it is not known how long it lasts, one that is over.
     pub(crate) fn known_or(&self, id: i64) -> Arc<Lease> {
-        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.calls);
+        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.client);
         self.known(id).unwrap_or_else(|| Arc::new(unknown()))
     }
 
     /// Revokes a lease, as far as etcd can be reached.
     pub(crate) async fn revoke(&self, lease: &Lease) {
-        revoke(&self.calls, lease.id).await;
+        revoke(&self.client, lease.id).await;
         lease.gone.store(true, Ordering::Release);
     }
 
@@ -290,8 +286,8 @@ impl Leases {
         lease
     }
 
-    /// Guarantee a lease alive; says whether it is still there.
-    pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
+    /// Keeps a lease alive; says whether it is still there.
+    pub(crate) async fn keep(&self, lease: &Lease) -> EtcdResult<bool> {
         for _ in 0..ATTEMPTS {
             match self.keep_once(lease, patience(lease.ttl)).await? {
                 KeptAlive::InTerm(_) => return Ok(true),
@@ -312,7 +308,7 @@ impl Leases {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<KeptAlive, Failure> {
+    ) -> EtcdResult<KeptAlive> {
         let sent = SteadyClock.now();
         let kept = self.keep_alive.keep(lease.id, patience);
         let (kept, term) = join(kept, self.term(patience)).await;
@@ -330,14 +326,14 @@ impl Leases {
     }
 
     /// The term in which a majority answers.
-    async fn term(&self, patience: Duration) -> Result<u64, Failure> {
+    async fn term(&self, patience: Duration) -> EtcdResult<u64> {
         let any = GetOptions::new().with_count_only().with_limit(1);
         let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
-        let answer = self.calls.txn_within(patience, || read.clone()).await?.answer;
+        let answer = self.client.txn_within(patience, || read.clone()).await?.answer;
         Ok(answer.header().map_or(0, |header| header.raft_term()))
     }
 
-    /// Guarantee it alive if a good part of it has passed. Meant to travel beside a request that puts
+    /// Keeps it alive if a good part of it has passed. Meant to be sent beside a request that puts
     /// a claim on it; what it does not achieve shows in [`Lease::since`].
     pub(crate) async fn freshen(&self, lease: &Lease) {
         if lease.is_old(SteadyClock.now()) {
@@ -367,19 +363,19 @@ impl Leases {
             // The claims that live on it keep it, and it is revoked only when the last is released.
             lease.end();
         }
-        if !self.calls.is_unanswered() {
-            self.calls.background.ended_within(CLOSING).await;
+        if !self.client.is_unanswered() {
+            self.client.background.ended_within(CLOSING).await;
         }
     }
 }
 
 /// The error of a request that met one change of leaders after the other.
-pub(crate) fn new_leader() -> Failure {
-    Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader"))
+pub(crate) fn new_leader() -> EtcdError {
+    Error::retryable(BACKEND, "etcd has just changed its leader").into()
 }
 
-async fn revoke(calls: &Calls, id: i64) {
-    let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+async fn revoke(client: &EtcdClient, id: i64) {
+    let _ = client.call(|mut client| async move { client.lease_revoke(id).await }).await;
 }
 
 /// What may be trusted of this ttl, as core has it by default.
@@ -408,5 +404,23 @@ mod tests {
             assert_eq!(seconds(Duration::from_millis(ms)), s);
         }
         assert_eq!(seconds(Duration::MAX), LONGEST);
+    }
+
+    #[tokio::test]
+    async fn a_shared_lease_is_full_of_the_claims_that_live_on_it_and_not_of_those_that_did() {
+        let client = Arc::new(EtcdClient::to(Vec::new(), &etcd_client::ConnectOptions::new()));
+        let leases = Leases::new(client.clone(), Vec::new());
+        let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
+        let lease = leases.note(Lease::new(1, ttl, now, &client));
+        locked(&leases.current).insert(30, lease.clone());
+        drop(lease);
+        for _ in 0..2 * FULL {
+            assert!(leases.usable(30).is_some(), "the claim is gone again");
+        }
+        let mut live: Vec<_> =
+            (0..FULL).map(|_| leases.usable(30).expect("there is room")).collect();
+        assert!(leases.usable(30).is_none());
+        live.pop();
+        assert!(leases.usable(30).is_some());
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use etcd_client::{GetOptions, Txn, TxnOp};
 use lockkit_core::driver::Version;
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Name, Namespace, Token};
+use lockkit_core::{Error, Name, Namespace, Result, Token};
 
-use crate::calls::{BACKEND, ranges};
+use crate::client::{BACKEND, ranges};
 use crate::keys::{after, end_of, folder, namespace_of};
-use crate::locks::Locks;
-use crate::registers::token_in;
+use crate::locks::EtcdLocks;
+use crate::value::token_in;
 
 /// Keys of registers that are fetched at once: with their values, since etcd does not tell how long
 /// these are otherwise.
@@ -18,11 +18,11 @@ const REGISTERS: i64 = 64;
 /// Keys that are fetched at once, of each kind, to find namespaces.
 const KEYS: i64 = 500;
 
-impl Locks {
+impl EtcdLocks {
     pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, Error> {
+    ) -> Result<Listed<RegisterState>> {
         let limit = request.limit.max(1);
         let all = self.root.registers(&request.namespace, &request.prefix);
         let mut from = match &request.after {
@@ -33,7 +33,7 @@ impl Locks {
             None => all.clone(),
         };
         let mut items = Vec::new();
-        // What is remembered of a register stands right before its value.
+        // The key of what is remembered of a register is right before that of its value.
         let mut remembered: Option<(Name, Option<Token>)> = None;
         loop {
             let range = GetOptions::new().with_range(end_of(&all)).with_limit(REGISTERS);
@@ -67,7 +67,7 @@ impl Locks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         let mut from = after.map_or_else(Vec::new, |after| end_of(&folder(after)));
         let mut found = Vec::new();
         loop {
@@ -80,16 +80,16 @@ impl Locks {
         }
     }
 
-    /// Some of the namespaces from here on, as they stand in keys, with the slash that is behind them:
+    /// Some of the namespaces from here on, as they are written in keys, with the slash after them:
     /// it counts in their order. And where to go on, if these were not all.
-    async fn folders(&self, from: &[u8]) -> Result<(BTreeSet<Vec<u8>>, Option<Vec<u8>>), Error> {
+    async fn folders(&self, from: &[u8]) -> Result<(BTreeSet<Vec<u8>>, Option<Vec<u8>>)> {
         let kinds = self.root.kinds();
         let get = |kind: &Vec<u8>| {
             let range = GetOptions::new().with_range(end_of(kind)).with_limit(KEYS);
             TxnOp::get([kind, from].concat(), Some(range.with_keys_only()))
         };
         let txn = Txn::new().and_then(kinds.iter().map(get).collect::<Vec<_>>());
-        let answer = self.calls.txn(txn).await?.answer;
+        let answer = self.client.txn(txn).await?.answer;
         let mut all = BTreeSet::new();
         let mut next: Option<Vec<u8>> = None;
         for (kind, shown) in kinds.iter().zip(ranges(&answer)) {
@@ -121,7 +121,7 @@ impl Locks {
     }
 }
 
-/// What stands before the first slash, and the slash.
+/// The text up to the first slash, and the slash.
 fn folder_of(rest: &[u8]) -> Option<&[u8]> {
     Some(&rest[..=rest.iter().position(|b| *b == b'/')?])
 }

@@ -6,119 +6,79 @@
 //! A write says on what it relies: the revisions at which both keys were written last. A driver
 //! remembers them of the registers that it used last, and takes one of which it remembers nothing
 //! for one that was never written; so a write takes one round trip, and a second one only when
-//! somebody else has written since, which the first one shows. What refuses a write is always what
+//! another client has written since, which the first one shows. What refuses a write is always what
 //! etcd said. A value with a ttl has a lease of its own: to get that is a round trip before. It goes
 //! with the value: when another one is written it is revoked, in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
-use lockkit_core::driver::{
-    Attempted, ClaimId, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
-};
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
-use serde::{Deserialize, Serialize};
+use lockkit_core::driver::{Attempted, Entry, RegisterKey, Version, Write, WriteResult};
+use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
-use crate::driver::EtcdDriver;
+use crate::client::{BACKEND, EtcdResult, Response, ranges, revision};
 use crate::leases::{Lease, seconds};
-use crate::locks::Locks;
+use crate::locks::EtcdLocks;
 use crate::requests::{delete, pair, written};
+use crate::value::{KnownRegister, RegisterMeta, hex, version};
 use crate::watchers::{WatchRange, digest};
 
 /// How long the id of a deletion is remembered at least where no token is.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// How often a write begins anew because another came in between.
+/// How often a write begins again because another came in between.
 const ATTEMPTS: usize = 256;
-
-/// What is remembered about the writes of a register.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Meta {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    token: Option<u64>,
-    /// The last write's id, in hexadecimal.
-    write: String,
-}
-
-/// How a register is, but for its value. By default as one that was never written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    /// The revision of the value; 0 when there is none.
-    stood: i64,
-    /// The lease of the value, which nothing else stands on; 0 for a value that stays.
-    lease: i64,
-    meta: Meta,
-    /// The revision of the last write; 0 when none is remembered.
-    written: i64,
-}
 
 /// A register as it was.
 struct ReadRegister {
     value: Option<KeyValue>,
-    state: State,
+    state: KnownRegister,
     /// The revision at which it was looked at.
     revision: i64,
 }
 
-#[async_trait]
-impl Registers for EtcdDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        Ok(self.locks.seen(at).await?.entry())
+impl EtcdLocks {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+        Ok(self.read_register(at).await?.entry())
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
-        self.locks.write(at, write.clone()).await
-    }
-
-    async fn changed(
+    /// Returns the register once its version is another one than this.
+    pub(crate) async fn register_changed(
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<Entry>> {
         loop {
-            let seen = self.locks.seen(at).await?;
-            let entry = seen.entry();
+            let read = self.read_register(at).await?;
+            let entry = read.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            let (key, _) = self.locks.root.register(at);
-            let (to, mut news) = mpsc::unbounded_channel();
-            let content = Some(digest(seen.value.as_slice()));
-            let from = seen.revision + 1;
+            let (key, _) = self.root.register(at);
+            let (to, mut changes) = mpsc::unbounded_channel();
+            let content = Some(digest(read.value.as_slice()));
+            let from = read.revision + 1;
             let range = WatchRange { key, end: Vec::new(), from, changes: true, content };
-            let _watching = self.locks.watches.watch(range, to);
-            news.recv().await;
+            let _watch = self.watches.watch(range, to);
+            changes.recv().await;
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.locks.page_of_registers(request).await
-    }
-}
-
-impl Locks {
-    async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, Failure> {
+    async fn read_register(&self, at: &RegisterKey) -> EtcdResult<ReadRegister> {
         let (value, meta) = self.root.register(at);
-        let txn = Txn::new().and_then(show(&value, &meta));
-        let answer = self.calls.txn(txn).await?.answer;
+        let txn = Txn::new().and_then(read_register_keys(&value, &meta));
+        let answer = self.client.txn(txn).await?.answer;
         let seen = ReadRegister::of(pair(ranges(&answer))?, revision(&answer));
         self.registers.saw(value, seen.state.clone());
         Ok(seen)
     }
 
-    async fn write(
+    pub(crate) async fn write(
         &self,
         at: &RegisterKey,
         mut write: Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    ) -> Result<Attempted<WriteResult>> {
         let mut state = self.registers.last(&self.root.register(at).0).unwrap_or_default();
         let mut is_told = false; // by etcd, to this write
         let (mut lease, mut ambiguous) = (None, 0);
@@ -128,7 +88,7 @@ impl Locks {
                     lease.inspect(|lease: &Arc<Lease>| lease.end());
                     return Ok(Attempted::after(ambiguous, outcome));
                 }
-                Some(_) => state = self.seen(at).await?.state,
+                Some(_) => state = self.read_register(at).await?.state,
                 None => {
                     if let (Some(ttl), None) = (write.ttl, &lease) {
                         lease = Some(self.leases.grant(seconds(ttl)).await?);
@@ -141,7 +101,7 @@ impl Locks {
                             return Ok(Attempted::after(ambiguous, stored));
                         }
                         Err(now) => {
-                            // Where nobody has written since, no attempt was applied.
+                            // Where no client has written since, no attempt was applied.
                             write.repeated |= ambiguous > 0 && now.written != state.written;
                             state = now;
                         }
@@ -153,17 +113,17 @@ impl Locks {
         Err(Error::retryable(BACKEND, "others keep writing this register"))
     }
 
-    /// Writes, unless somebody did since it was like this; otherwise says how it is now.
+    /// Writes, unless a client did since it was like this; otherwise says how it is now.
     async fn attempt(
         &self,
         at: &RegisterKey,
         write: &Write,
-        before: &State,
+        before: &KnownRegister,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Reply<Result<Version, State>>, Failure> {
+    ) -> EtcdResult<Response<Result<Version, KnownRegister>>> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
-        let remembered = Meta { token, write: hex(write.write_id) };
+        let remembered = RegisterMeta { token, write: hex(write.write_id) };
         let bytes = serde_json::to_vec(&remembered).unwrap_or_default();
         // Without a token nothing need be remembered for good of a value that is gone.
         let brief = match (token, &write.value) {
@@ -180,10 +140,10 @@ impl Locks {
             None => delete(&value),
         };
         let txn = Txn::new()
-            .when([written(&meta, before.written), written(&value, before.stood)])
+            .when([written(&meta, before.written), written(&value, before.value_revision)])
             .and_then([TxnOp::put(&*meta, bytes, on(brief.as_ref())), put])
-            .or_else(show(&value, &meta));
-        let reply = self.calls.txn(txn).await?;
+            .or_else(read_register_keys(&value, &meta));
+        let reply = self.client.txn(txn).await?;
         let revision = revision(&reply.answer);
         if !reply.answer.succeeded() {
             let now = ReadRegister::of(pair(ranges(&reply.answer))?, revision).state;
@@ -191,17 +151,17 @@ impl Locks {
             return Ok(reply.with(Err(now)));
         }
         if before.lease != 0 {
-            self.leases.known_or(before.lease).end(); // nothing stands on it any more
+            self.leases.known_or(before.lease).end(); // nothing is on it any more
         }
-        let stood = write.value.as_ref().map_or(0, |_| revision);
+        let value_revision = write.value.as_ref().map_or(0, |_| revision);
         let lease = lease.map_or(0, |lease| lease.id);
-        let now = State { stood, lease, meta: remembered, written: revision };
+        let now = KnownRegister { value_revision, lease, meta: remembered, written: revision };
         self.registers.saw(value, now);
         Ok(reply.with(Ok(version(revision))))
     }
 }
 
-fn show(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
+fn read_register_keys(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
     [value, meta].map(|key| TxnOp::get(key, None::<GetOptions>))
 }
 
@@ -209,8 +169,8 @@ impl ReadRegister {
     fn of([mut value, mut meta]: [GetResponse; 2], revision: i64) -> Self {
         let (value, meta) = (value.take_kvs().pop(), meta.take_kvs().pop());
         let parsed = meta.as_ref().and_then(|kv| serde_json::from_slice(kv.value()).ok());
-        let state = State {
-            stood: value.as_ref().map_or(0, KeyValue::mod_revision),
+        let state = KnownRegister {
+            value_revision: value.as_ref().map_or(0, KeyValue::mod_revision),
             lease: value.as_ref().map_or(0, KeyValue::lease),
             meta: parsed.unwrap_or_default(),
             written: meta.map_or(0, |kv| kv.mod_revision()),
@@ -223,32 +183,4 @@ impl ReadRegister {
         let token = self.state.meta.token.and_then(Token::new);
         Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
     }
-}
-
-impl State {
-    /// The same as the rule knows it.
-    fn found(&self) -> Found {
-        let is_known = self.written > 0;
-        let last = ClaimId::from_hex(&self.meta.write);
-        Found {
-            version: is_known.then(|| version(self.written)),
-            present: self.stood > 0,
-            token: self.meta.token.and_then(Token::new),
-            last_write: last.filter(|_| is_known).map(|id| WriteId(*id.as_bytes())),
-        }
-    }
-}
-
-/// The highest token that the writes of a register bore, as its key for what is remembered says.
-pub(crate) fn token_in(meta: &[u8]) -> Option<Token> {
-    let meta: Meta = serde_json::from_slice(meta).ok()?;
-    meta.token.and_then(Token::new)
-}
-
-fn version(revision: i64) -> Version {
-    Version(u64::try_from(revision).unwrap_or(0))
-}
-
-fn hex(id: WriteId) -> String {
-    ClaimId::from_bytes(id.0).to_hex()
 }

@@ -5,25 +5,23 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::{ClaimEnd, Released, Renewal, Reply};
-use lockkit_core::{Claim, Error, Lifetime, Mode};
+use lockkit_core::driver::{ClaimData, ClaimEnd, Released, Renewal};
+use lockkit_core::{Claim, Error, Lifetime, Mode, Result};
 
-use crate::calls::{Failure, ranges};
-use crate::flight::{Next, Said};
+use crate::claim_cache::CachedClaim;
+use crate::client::{EtcdError, EtcdResult, ranges};
 use crate::keys::end_of_claims;
+use crate::lease_moves::{LeaseMove, LeaseMoveResult};
 use crate::leases::Lease;
-use crate::line::Entry;
-use crate::locks::Locks;
-use crate::moves::{Moved, Moving};
-use crate::place::Place;
-use crate::requests::{created, delete, odd, written};
-use crate::value::Value;
+use crate::locks::EtcdLocks;
+use crate::queue_snapshot::StoredClaim;
+use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
 
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
 
-/// A claim on its way out of its list.
-pub(crate) struct Leaving {
+/// A claim on its way out of its queue.
+pub(crate) struct PendingRelease {
     claim: Arc<Claim>,
     list: Vec<u8>,
     pub(crate) key: Vec<u8>,
@@ -34,8 +32,8 @@ pub(crate) struct Leaving {
     lease: Option<Arc<Lease>>,
 }
 
-impl Leaving {
-    /// Deletes the key; otherwise asks whether anybody is in the list.
+impl PendingRelease {
+    /// Deletes the key; otherwise asks whether any client is in the queue.
     pub(crate) fn txn(&self) -> Txn {
         let Self { claim, list, key, created: at, modified, .. } = self;
         // Where it is not known when it was created the key is of this claim alone.
@@ -43,13 +41,13 @@ impl Leaving {
             Some(at) => created(key, *at),
             None => Compare::create_revision(&**key, CompareOp::Greater, 0),
         };
-        let take_out = match claim.lifetime {
+        let remove = match claim.lifetime {
             Lifetime::Renewed => delete(key),
             _ => TxnOp::delete(&**key, Some(DeleteOptions::new().with_prev_key())),
         };
         let any = GetOptions::new().with_range(end_of_claims(list)).with_limit(1).with_keys_only();
         let any = TxnOp::get(&**list, Some(any));
-        let txn = Txn::new().when([mine]).and_then([take_out]).or_else([any]);
+        let txn = Txn::new().when([mine]).and_then([remove]).or_else([any]);
         match modified {
             Some(modified) => Txn::new()
                 .when([written(key, *modified)])
@@ -60,49 +58,56 @@ impl Leaving {
     }
 }
 
-impl Locks {
+impl EtcdLocks {
     /// A claim that is to be taken out, as far as it is known.
-    pub(crate) fn leaving_of(&self, claim: &Arc<Claim>) -> Leaving {
+    pub(crate) fn pending_release(&self, claim: &Arc<Claim>) -> PendingRelease {
         let (list, claim) = (self.root.list(&claim.key), claim.clone());
-        let is_sure = self.tails.is_sure(claim.id);
-        if let Some(Place { entry, lease, .. }) = self.places().get(&claim.id) {
+        let is_certain = self.suffixes.is_certain(claim.id);
+        if let Some(CachedClaim { stored, lease, .. }) = self.claims().get(&claim.id) {
             let (key, created, holds) =
-                (entry.key.clone(), Some(entry.created), entry.is_holding());
-            let modified = (holds && is_sure).then_some(entry.modified);
+                (stored.key.clone(), Some(stored.created), stored.is_holding());
+            let modified = (holds && is_certain).then_some(stored.modified);
             let lease = holds.then(|| lease.clone());
-            return Leaving { claim, list, key, created, modified, lease };
+            return PendingRelease { claim, list, key, created, modified, lease };
         }
         let (key, created) = self.key_of(&claim);
-        Leaving { claim, list, key, created, modified: None, lease: None }
+        PendingRelease { claim, list, key, created, modified: None, lease: None }
     }
 
     /// What became of it.
-    pub(crate) async fn left_line(&self, leaving: Leaving, said: Said) -> Result<Next, Failure> {
-        let Leaving { claim, modified, lease, .. } = leaving;
-        let mut answer = said.txn;
+    pub(crate) async fn released(
+        &self,
+        pending: PendingRelease,
+        outcome: TxnOutcome,
+    ) -> EtcdResult<Released> {
+        let PendingRelease { claim, modified, lease, .. } = pending;
+        let mut answer = outcome.txn;
         if modified.is_some() {
             if answer.succeeded() {
-                // Nobody has written the key since this driver put it there or moved it: then nobody
-                // broke the claim either. (While it is being moved it may be of any revision.)
-                self.places().remove(&claim.id);
-                self.tails.back(claim.id);
-                return Ok(Next::Done(Reply::Released(Released::Removed)));
+                // No client has written the key since this driver put it there or moved it: then no
+                // client broke the claim either. (While it is being moved it may be of any
+                // revision.)
+                self.claims().remove(&claim.id);
+                self.suffixes.give_back(claim.id);
+                return Ok(Released::Removed);
             }
             let otherwise = answer.op_responses().pop();
-            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else { return Err(odd()) };
+            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else {
+                return Err(unexpected_response());
+            };
             answer = otherwise;
         }
         self.forget(claim.id);
         if claim.lifetime != Lifetime::Renewed {
             self.end_own_leases(&claim, lease, &answer).await;
         }
-        Ok(Next::Done(Reply::Released(match answer.succeeded() {
+        Ok(match answer.succeeded() {
             true => Released::Removed,
-            false => match ranges(&answer).pop().ok_or_else(odd)?.count() {
+            false => match ranges(&answer).pop().ok_or_else(unexpected_response)?.count() {
                 0 => Released::NoSuchLock,
                 _ => Released::NotFound,
             },
-        })))
+        })
     }
 
     /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the
@@ -113,10 +118,10 @@ impl Locks {
             TxnOpResponse::Delete(mut deleted) => deleted.take_prev_kvs().pop(),
             _ => None,
         });
-        let entries = taken_out.map(|kv| Entry::of(&kv));
-        let own = entries.filter(|e| e.value.as_ref().is_some_and(Value::is_holding));
+        let entries = taken_out.map(|kv| StoredClaim::of(&kv));
+        let own = entries.filter(|e| e.value.as_ref().is_some_and(ClaimData::is_holding));
         let mut leases: Vec<_> = known.into_iter().collect();
-        for id in own.map(|entry| entry.lease) {
+        for id in own.map(|stored| stored.lease) {
             if leases.iter().all(|lease| lease.id != id) {
                 leases.push(self.leases.known_or(id));
             }
@@ -129,34 +134,36 @@ impl Locks {
         }
     }
 
-    pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal> {
         let mut renewal = Renewal::Ended(ClaimEnd::NotFound);
         for _ in 0..LOOKS {
             renewal = self.renew_alone(claim).await?;
             if !matches!(renewal, Renewal::Holds(_)) {
                 return Ok(renewal);
             }
-            let Some(place) = self.place(claim.id) else {
+            let Some(cached) = self.cached(claim.id) else {
                 continue;
             };
-            if place.entry.mode != Mode::Exclusive {
+            if cached.stored.mode != Mode::Exclusive {
                 return Ok(renewal);
             }
-            let Some(value) = place.entry.value.clone() else {
+            let Some(value) = cached.stored.value.clone() else {
                 return Ok(renewal);
             };
-            let Place { entry, lease, .. } = place;
-            let moving = Moving { id: claim.id, entry, value: Some(value.shared()) };
+            let CachedClaim { stored, lease, .. } = cached;
+            let moving = LeaseMove { id: claim.id, stored, value: Some(value.downgraded()) };
             match self.relocate_one(&lease, moving).await {
                 // (That it is on this lease may also be from before.)
-                Ok(Moved::Done(moved)) if moved.mode == Mode::Shared => return Ok(renewal),
-                Ok(_) | Err(Failure::LeaseGone) => {}
+                Ok(LeaseMoveResult::Done(moved)) if moved.mode == Mode::Shared => {
+                    return Ok(renewal);
+                }
+                Ok(_) | Err(EtcdError::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
         match renewal {
             Renewal::Holds(_) => {
-                Err(Error::retryable(crate::calls::BACKEND, "others keep writing this claim"))
+                Err(Error::retryable(crate::client::BACKEND, "others keep writing this claim"))
             }
             ended => Ok(ended),
         }

@@ -1,10 +1,10 @@
-//! Renewing many claims in one flight: a keep-alive for each lease among them (one, usually), and
-//! beside it the question which keys stand on it. A claim that was broken, by whatever means, is
-//! not on its lease any more, and is looked at by itself.
+//! Renewing many claims in one round trip: a keep-alive for each lease among them (one, usually), and
+//! beside it the question which keys are on it. A claim that was broken, by whatever means, is
+//! not on its lease any more, and is inspected by itself.
 //!
-//! What concerns one claim costs that claim alone: the flight is answered for all others, whatever
-//! becomes of the few that have to be looked at or moved, and those have their time limit. Claims
-//! that are only to leave their lease are told of the old one, and are moved afterwards.
+//! What concerns one claim costs that claim alone: the renewal is answered for all others, whatever
+//! becomes of the few that have to be inspected or moved, and those have their time limit. Claims
+//! that are only to leave their lease are answered for the old one, and are moved afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,52 +16,52 @@ use futures_util::stream::{self, StreamExt};
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{ClaimEnd, Renewal};
-use lockkit_core::{Claim, Error, Key, Lifetime};
+use lockkit_core::{Claim, Error, Key, Lifetime, Result};
 use tokio::time::{Instant, timeout_at};
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::claim_cache::CachedClaim;
+use crate::client::{BACKEND, EtcdError, EtcdResult, ranges, revision};
+use crate::lease_moves::{LeaseMove, LeaseMoveResult};
 use crate::leases::{ATTEMPTS, KeptAlive, Lease, new_leader, patience};
-use crate::line::{Entry, Line};
-use crate::locks::Locks;
-use crate::moves::{Moved, Moving};
-use crate::place::Place;
+use crate::locks::EtcdLocks;
+use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
 use crate::requests::{created, delete, get_list};
 
-/// How often a claim is looked at while others write its key.
+/// How often a claim is inspected while others write its key.
 const LOOKS: usize = 3;
-/// Claims that are looked at by themselves at once.
+/// Claims that are inspected by themselves at once.
 const AT_ONCE: usize = 32;
 
-/// What one flight of questions brought in.
-struct Findings {
+/// What the reads of one renewal returned.
+struct RenewalReads {
     /// When it left.
     sent: Moment,
     /// The keys on each lease; `None` if it is gone.
-    keys: HashMap<i64, Result<Option<Keys>, Failure>>,
+    keys: HashMap<i64, EtcdResult<Option<LeaseKeys>>>,
     /// The lists in which any of the claims waits.
-    lines: HashMap<Key, Result<Line, Failure>>,
+    snapshots: HashMap<Key, EtcdResult<QueueSnapshot>>,
 }
 
 /// What is to be done about a claim.
-enum Due {
-    Tell(Renewal),
-    /// Its turn has come: it gets the lease of a holder.
-    Promote(Place),
-    /// The flight says too little of it.
-    Look,
+enum RenewalAction {
+    Answer(Renewal),
+    /// It may hold: it gets the lease of a holder.
+    Promote(CachedClaim),
+    /// The reads say too little of it.
+    Inspect,
 }
 
-type Answer = Result<Renewal, Failure>;
-type Keys = HashSet<Vec<u8>>;
+type Answer = EtcdResult<Renewal>;
+type LeaseKeys = HashSet<Vec<u8>>;
 /// A lease, and the claims that are to live on it, with what is to be moved.
-type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<Moving>);
+type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<LeaseMove>);
 
-impl Locks {
+impl EtcdLocks {
     pub(crate) async fn renew(
         self: &Arc<Self>,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        // Who is named twice is renewed once, and answered twice.
+    ) -> Result<Vec<Result<Renewal>>> {
+        // A claim that is named twice is renewed once, and answered twice.
         let mut named = HashSet::new();
         let once: Vec<_> = claims.iter().filter(|claim| named.insert(claim.id)).cloned().collect();
         let answers = self.renew_once(&once).await;
@@ -73,28 +73,28 @@ impl Locks {
         Ok(claims.iter().map(answer).collect())
     }
 
-    /// Renews claims of which each is named once. Those of which nothing is told took too long.
+    /// Renews claims of which each is named once. Those without an answer took too long.
     async fn renew_once(self: &Arc<Self>, claims: &[Arc<Claim>]) -> HashMap<ClaimId, Answer> {
         let sent = SteadyClock.now();
-        let places: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
+        let cached_claims: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
         // So long as each of them can wait for, so that none waits for another.
         let ttls = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl));
         let patience = patience(ttls.min().unwrap_or_default());
-        let seen = self.see(claims, &places, patience).await;
+        let seen = self.read_for_renewal(claims, &cached_claims, patience).await;
         self.sweep(&seen, claims, sent);
         let mut answers = HashMap::new();
         let (mut promoted, mut alone, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
-        for (claim, place) in claims.iter().zip(places) {
-            let retired = place.as_ref().is_some_and(|place| place.lease.is_retired());
-            match self.judge(claim, place, &seen) {
-                Ok(Due::Tell(renewal)) => {
+        for (claim, cached) in claims.iter().zip(cached_claims) {
+            let retired = cached.as_ref().is_some_and(|cached| cached.lease.is_retired());
+            match self.judge(claim, cached, &seen) {
+                Ok(RenewalAction::Answer(renewal)) => {
                     answers.insert(claim.id, Ok(renewal));
                     if retired && claim.lifetime == Lifetime::Renewed {
                         leaving.push(claim.clone());
                     }
                 }
-                Ok(Due::Promote(place)) => promoted.push((claim.clone(), place)),
-                Ok(Due::Look) => alone.push(claim.clone()),
+                Ok(RenewalAction::Promote(cached)) => promoted.push((claim.clone(), cached)),
+                Ok(RenewalAction::Inspect) => alone.push(claim.clone()),
                 Err(failure) => drop(answers.insert(claim.id, Err(failure))),
             }
         }
@@ -105,30 +105,30 @@ impl Locks {
         answers
     }
 
-    /// Where the claim stands, as far as is known; notes that it was asked about.
-    fn touch(&self, id: ClaimId, now: Moment) -> Option<Place> {
-        let mut places = self.places();
-        let place = places.get_mut(&id)?;
-        place.asked = now;
-        Some(place.clone())
+    /// The cached state of a claim; notes that core asked about it.
+    fn touch(&self, id: ClaimId, now: Moment) -> Option<CachedClaim> {
+        let mut cached_claims = self.claims();
+        let cached = cached_claims.get_mut(&id)?;
+        cached.asked = now;
+        Some(cached.clone())
     }
 
-    /// One flight: all leases, and all lists in which somebody waits.
-    async fn see(
+    /// One round trip: all leases, and all lists in which a client waits.
+    async fn read_for_renewal(
         &self,
         claims: &[Arc<Claim>],
-        places: &[Option<Place>],
+        cached_claims: &[Option<CachedClaim>],
         patience: Duration,
-    ) -> Findings {
+    ) -> RenewalReads {
         let sent = SteadyClock.now();
         let mut leases = HashMap::new();
         let mut lists = HashSet::new();
-        for (claim, place) in claims.iter().zip(places) {
-            let Some(place) = place.as_ref().filter(|place| !place.has_turn()) else {
+        for (claim, cached) in claims.iter().zip(cached_claims) {
+            let Some(cached) = cached.as_ref().filter(|cached| !cached.may_promote()) else {
                 continue;
             };
-            leases.insert(place.lease.id, place.lease.clone());
-            if !place.entry.is_holding() {
+            leases.insert(cached.lease.id, cached.lease.clone());
+            if !cached.stored.is_holding() {
                 lists.insert(claim.key.clone());
             }
         }
@@ -136,15 +136,19 @@ impl Locks {
             let keys = self.keep_and_list(&lease, patience).await;
             (lease.id, keys)
         }));
-        let lines = join_all(lists.into_iter().map(|key| async move {
-            let line = self.line_within(&key, patience).await;
-            (key, line)
+        let snapshots = join_all(lists.into_iter().map(|key| async move {
+            let snapshot = self.snapshot_within(&key, patience).await;
+            (key, snapshot)
         }));
-        let (keys, lines) = join(leases, lines).await;
-        Findings { sent, keys: keys.into_iter().collect(), lines: lines.into_iter().collect() }
+        let (keys, snapshots) = join(leases, snapshots).await;
+        RenewalReads {
+            sent,
+            keys: keys.into_iter().collect(),
+            snapshots: snapshots.into_iter().collect(),
+        }
     }
 
-    /// Guarantee a lease alive, and lists its keys. `None` if it is gone.
+    /// Keeps a lease alive, and lists its keys. `None` if it is gone.
     ///
     /// The leader answers the list by itself, so one that lost its majority shows keys that have been
     /// moved or deleted at the new one. The list counts only in the term of a leader with a majority,
@@ -154,7 +158,7 @@ impl Locks {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<Option<Keys>, Failure> {
+    ) -> EtcdResult<Option<LeaseKeys>> {
         for _ in 0..ATTEMPTS {
             let kept = self.leases.keep_once(lease, patience);
             let (kept, list) = join(kept, self.list_keys(lease, patience)).await;
@@ -176,96 +180,107 @@ impl Locks {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<(Option<u64>, Keys), Failure> {
+    ) -> EtcdResult<(Option<u64>, LeaseKeys)> {
         let (id, sent) = (lease.id, SteadyClock.now());
-        let list = self.calls.call_within(patience, |mut client| async move {
+        let list = self.client.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();
             client.lease_time_to_live(id, Some(keys)).await
         });
         let list = list.await?.answer;
-        let terms = &self.calls.terms;
+        let terms = &self.client.terms;
         let term = list.header().and_then(|header| {
             let (member, term) = (header.member_id(), header.raft_term());
             terms.known_before(member, term, sent).then_some(term)
         });
-        terms.heard(list.header());
+        terms.record(list.header());
         Ok((term, list.keys().iter().map(|key| key.to_vec()).collect()))
     }
 
-    pub(crate) async fn line(&self, key: &Key) -> Result<Line, Failure> {
-        self.line_within(key, crate::calls::ATTEMPT).await
+    pub(crate) async fn snapshot(&self, key: &Key) -> EtcdResult<QueueSnapshot> {
+        self.snapshot_within(key, crate::client::ATTEMPT).await
     }
 
-    async fn line_within(&self, key: &Key, patience: Duration) -> Result<Line, Failure> {
+    async fn snapshot_within(&self, key: &Key, patience: Duration) -> EtcdResult<QueueSnapshot> {
         let list = self.root.list(key);
         let txn = || Txn::new().and_then([get_list(&list)]);
-        let answer = self.calls.txn_within(patience, txn).await?.answer;
-        let shown = ranges(&answer).pop().ok_or_else(crate::requests::odd)?;
-        Ok(Line::of(shown.kvs(), shown.count(), revision(&answer)))
+        let answer = self.client.txn_within(patience, txn).await?.answer;
+        let shown = ranges(&answer).pop().ok_or_else(crate::requests::unexpected_response)?;
+        Ok(QueueSnapshot::of(shown.kvs(), shown.count(), revision(&answer)))
     }
 
-    /// What the flight says of a claim.
-    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Findings) -> Result<Due, Failure> {
-        let Some(place) = place else {
-            return Ok(Due::Look);
+    /// What the reads say of a claim.
+    fn judge(
+        &self,
+        claim: &Claim,
+        cached: Option<CachedClaim>,
+        seen: &RenewalReads,
+    ) -> EtcdResult<RenewalAction> {
+        let Some(cached) = cached else {
+            return Ok(RenewalAction::Inspect);
         };
         let may_share = claim.lifetime == Lifetime::Renewed;
-        if place.has_turn() {
-            return Ok(if may_share { Due::Promote(place) } else { Due::Look });
+        if cached.may_promote() {
+            return Ok(if may_share {
+                RenewalAction::Promote(cached)
+            } else {
+                RenewalAction::Inspect
+            });
         }
-        let keys = match seen.keys.get(&place.lease.id) {
+        let keys = match seen.keys.get(&cached.lease.id) {
             Some(Ok(Some(keys))) => keys,
             Some(Err(failure)) => return Err(failure.clone()),
-            _ => return Ok(Due::Look),
+            _ => return Ok(RenewalAction::Inspect),
         };
-        if !keys.contains(&place.entry.key) {
-            return Ok(Due::Look);
+        if !keys.contains(&cached.stored.key) {
+            return Ok(RenewalAction::Inspect);
         }
-        if place.entry.is_holding() {
-            self.is_there(claim.id, &place, seen.sent);
+        if cached.stored.is_holding() {
+            self.is_there(claim.id, &cached, seen.sent);
             return match self.grant_of(claim) {
-                Ok(grant) => Ok(Due::Tell(Renewal::Holds(grant))),
-                // It was released while the flight was under way.
-                Err(Failure::LeaseGone) => Ok(Due::Look),
+                Ok(grant) => Ok(RenewalAction::Answer(Renewal::Holds(grant))),
+                // It was released while the request was under way.
+                Err(EtcdError::LeaseGone) => Ok(RenewalAction::Inspect),
                 Err(failure) => Err(failure),
             };
         }
-        let line = match seen.lines.get(&claim.key) {
-            Some(Ok(line)) => line,
+        let snapshot = match seen.snapshots.get(&claim.key) {
+            Some(Ok(snapshot)) => snapshot,
             Some(Err(failure)) => return Err(failure.clone()),
-            None => return Ok(Due::Look),
+            None => return Ok(RenewalAction::Inspect),
         };
-        let own = line.own(&place.entry.key, Some(place.entry.created));
-        let Some(own) = own.filter(|own| own.lease == place.lease.id) else {
-            return Ok(Due::Look);
+        let own = snapshot.own(&cached.stored.key, Some(cached.stored.created));
+        let Some(own) = own.filter(|own| own.lease == cached.lease.id) else {
+            return Ok(RenewalAction::Inspect);
         };
-        self.is_there(claim.id, &place, seen.sent);
-        if !line.holds(own.created) {
-            return Ok(Due::Tell(Renewal::Waits { ahead: line.ahead(own.created) }));
+        self.is_there(claim.id, &cached, seen.sent);
+        if !snapshot.holds(own.created) {
+            return Ok(RenewalAction::Answer(Renewal::Waits {
+                ahead: snapshot.ahead(own.created),
+            }));
         }
-        Ok(if may_share { Due::Promote(place) } else { Due::Look })
+        Ok(if may_share { RenewalAction::Promote(cached) } else { RenewalAction::Inspect })
     }
 
     /// Notes that the key of a claim was seen on its lease by what was sent then.
-    fn is_there(&self, id: ClaimId, seen: &Place, sent: Moment) {
-        if let Some(place) = self.places().get_mut(&id)
-            && place.entry.modified == seen.entry.modified
+    fn is_there(&self, id: ClaimId, seen: &CachedClaim, sent: Moment) {
+        if let Some(cached) = self.claims().get_mut(&id)
+            && cached.stored.modified == seen.stored.modified
         {
-            place.seen = place.seen.max(sent);
+            cached.seen = cached.seen.max(sent);
         }
     }
 
-    /// Gives these claims the lease of a holder; those that cannot be moved are looked at.
+    /// Gives these claims the lease of a holder; those that cannot be moved are inspected.
     async fn promote_all(
         self: &Arc<Self>,
-        claims: Vec<(Arc<Claim>, Place)>,
+        claims: Vec<(Arc<Claim>, CachedClaim)>,
         limit: Duration,
     ) -> Vec<(ClaimId, Answer)> {
         let until = Instant::now() + limit;
         let mut answers = Vec::new();
         let mut look = Vec::new();
-        let to_hold = |(claim, Place { entry, .. }): (Arc<Claim>, Place)| {
-            let moving = Moving::to_hold(&claim, entry);
+        let to_hold = |(claim, CachedClaim { stored, .. }): (Arc<Claim>, CachedClaim)| {
+            let moving = LeaseMove::to_hold(&claim, stored);
             (claim, moving)
         };
         let claims = claims.into_iter().map(to_hold).collect();
@@ -273,13 +288,13 @@ impl Locks {
             let moved = timeout_at(until, self.relocate(&lease, moving)).await;
             for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
                 let granted = match moved {
-                    Ok(Moved::Done(_)) => self.grant_of(&claim),
-                    Ok(_) => Err(Failure::LeaseGone),
+                    Ok(LeaseMoveResult::Done(_)) => self.grant_of(&claim),
+                    Ok(_) => Err(EtcdError::LeaseGone),
                     Err(failure) => Err(failure),
                 };
                 match granted {
                     // Released meanwhile, or others were at it as well.
-                    Err(Failure::LeaseGone) => look.push(claim),
+                    Err(EtcdError::LeaseGone) => look.push(claim),
                     granted => answers.push((claim.id, granted.map(Renewal::Holds))),
                 }
             }
@@ -291,14 +306,14 @@ impl Locks {
     /// The leases to which these claims are to be moved.
     async fn by_target(
         &self,
-        claims: Vec<(Arc<Claim>, Moving)>,
+        claims: Vec<(Arc<Claim>, LeaseMove)>,
         answers: &mut Vec<(ClaimId, Answer)>,
     ) -> Vec<Group> {
         let mut targets: HashMap<i64, Group> = HashMap::new();
         for (claim, moving) in claims {
             let target = match moving.will_hold() {
-                true => self.leases.holding(&claim, &moving.entry.key).await,
-                false => self.leases.waiting(&claim, &moving.entry.key).await,
+                true => self.leases.holding(&claim).await,
+                false => self.leases.waiting(&claim).await,
             };
             match target {
                 Ok(lease) => {
@@ -313,7 +328,7 @@ impl Locks {
         targets.into_values().collect()
     }
 
-    /// Looks at each of these claims by itself; tells what came in time.
+    /// Inspects each of these claims by itself; returns what was answered in time.
     async fn renew_each(
         self: &Arc<Self>,
         claims: Vec<Arc<Claim>>,
@@ -337,10 +352,10 @@ impl Locks {
             return;
         };
         let locks = self.clone();
-        self.calls.background.spawn(async move {
+        self.client.background.spawn(async move {
             let _alone = alone;
             let leaves = |claim: Arc<Claim>| {
-                let moving = Moving::as_it_is(&claim, locks.place(claim.id)?.entry);
+                let moving = LeaseMove::as_it_is(&claim, locks.cached(claim.id)?.stored);
                 Some((claim, moving))
             };
             let leaving = claims.into_iter().filter_map(leaves).collect();
@@ -350,43 +365,40 @@ impl Locks {
         });
     }
 
-    /// Looks at a claim, and sees to it that it stands where it should.
-    pub(crate) async fn renew_alone(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-    ) -> Result<Renewal, Failure> {
-        let mut failure = Failure::LeaseGone;
+    /// Inspects a claim, and moves it to the lease that it should have.
+    pub(crate) async fn renew_alone(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<Renewal> {
+        let mut failure = EtcdError::LeaseGone;
         for _ in 0..LOOKS {
-            let look = self.look(claim).await?;
-            if let Some(record) = look.broken {
+            let seen = self.inspect_claim(claim).await?;
+            if let Some(record) = seen.broken {
                 self.forget(claim.id);
                 return Ok(Renewal::Ended(ClaimEnd::Broken(record)));
             }
-            let Some(own) = look.own else {
-                let place = self.forget(claim.id);
-                return Ok(Renewal::Ended(self.why_gone(place.as_ref()).await));
+            let Some(own) = seen.own else {
+                let cached = self.forget(claim.id);
+                return Ok(Renewal::Ended(self.why_gone(cached.as_ref()).await));
             };
-            match self.restore(claim, &own, look.line, look.sent).await {
+            match self.restore(claim, &own, seen.snapshot, seen.sent).await {
                 Ok(renewal) => return Ok(renewal),
-                Err(Failure::LeaseGone) => failure = Failure::LeaseGone,
+                Err(EtcdError::LeaseGone) => failure = EtcdError::LeaseGone,
                 Err(other) => return Err(other),
             }
         }
         Err(failure)
     }
 
-    /// Renews a claim that was found in line.
+    /// Renews a claim that was found in its queue.
     async fn restore(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        own: &Entry,
-        line: Line,
+        own: &StoredClaim,
+        snapshot: QueueSnapshot,
         sent: Moment,
-    ) -> Result<Renewal, Failure> {
-        let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
-        let place = self.adopt(claim, own, line, sent).await?;
-        if !self.leases.keep(&place.lease).await? {
-            return Err(Failure::LeaseGone);
+    ) -> EtcdResult<Renewal> {
+        let (holds, ahead) = (snapshot.holds(own.created), snapshot.ahead(own.created));
+        let cached = self.adopt(claim, own, snapshot, sent).await?;
+        if !self.leases.keep(&cached.lease).await? {
+            return Err(EtcdError::LeaseGone);
         }
         if !holds {
             return Ok(Renewal::Waits { ahead });
@@ -397,17 +409,17 @@ impl Locks {
 
     /// Takes out the claims that core has forgotten, and that live on only because they share a
     /// lease with those that it renews.
-    fn sweep(self: &Arc<Self>, seen: &Findings, renewed: &[Arc<Claim>], now: Moment) {
+    fn sweep(self: &Arc<Self>, seen: &RenewalReads, renewed: &[Arc<Claim>], now: Moment) {
         let renewed: HashSet<_> = renewed.iter().map(|claim| claim.id).collect();
         let mut over = Vec::new();
-        self.places().retain(|id, place| {
-            let listed = matches!(seen.keys.get(&place.lease.id), Some(Ok(Some(_))));
+        self.claims().retain(|id, cached| {
+            let listed = matches!(seen.keys.get(&cached.lease.id), Some(Ok(Some(_))));
             let shared = listed && !renewed.contains(id);
-            let forgotten = shared && place.asked.after(place.lease.ttl) < now;
+            let forgotten = shared && cached.asked.after(cached.lease.ttl) < now;
             if forgotten {
-                let Entry { key, created, .. } = &place.entry;
-                self.tails.keep(*id, key, *created, place.lease.ttl);
-                over.push(place.entry.clone());
+                let StoredClaim { key, created, .. } = &cached.stored;
+                self.suffixes.remember(*id, key, *created, cached.lease.ttl);
+                over.push(cached.stored.clone());
             }
             !forgotten
         });
@@ -415,10 +427,10 @@ impl Locks {
             return;
         }
         let locks = self.clone();
-        self.calls.background.spawn(async move {
-            join_all(over.iter().map(|entry| {
-                let gone = Txn::new().when([created(&entry.key, entry.created)]);
-                locks.calls.txn(gone.and_then([delete(&entry.key)]))
+        self.client.background.spawn(async move {
+            join_all(over.iter().map(|stored| {
+                let gone = Txn::new().when([created(&stored.key, stored.created)]);
+                locks.client.txn(gone.and_then([delete(&stored.key)]))
             }))
             .await;
         });
@@ -427,23 +439,24 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::driver::ClaimData;
+
     use super::*;
-    use crate::place::tests::{at, nobody, waiter};
-    use crate::value::Value;
+    use crate::locks::tests::{at, no_locks, waiter};
 
     #[tokio::test]
     async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
-        let locks = nobody();
-        let (claim, mut place) = waiter(&locks, 100);
-        place.entry.value = place.entry.value.map(Value::holding);
-        let keys = HashSet::from([place.entry.key.clone()]);
-        let keys = HashMap::from([(place.lease.id, Ok(Some(keys)))]);
-        let seen = Findings { sent: at(101), keys, lines: HashMap::new() };
-        locks.note(claim.id, place.clone());
-        let next = locks.judge(&claim, Some(place.clone()), &seen).unwrap();
-        assert!(matches!(next, Due::Tell(Renewal::Holds(_))));
+        let locks = no_locks();
+        let (claim, mut cached) = waiter(&locks, 100);
+        cached.stored.value = cached.stored.value.map(ClaimData::holding);
+        let keys = HashSet::from([cached.stored.key.clone()]);
+        let keys = HashMap::from([(cached.lease.id, Ok(Some(keys)))]);
+        let seen = RenewalReads { sent: at(101), keys, snapshots: HashMap::new() };
+        locks.cache_claim(claim.id, cached.clone());
+        let next = locks.judge(&claim, Some(cached.clone()), &seen).unwrap();
+        assert!(matches!(next, RenewalAction::Answer(Renewal::Holds(_))));
         locks.forget(claim.id);
-        let next = locks.judge(&claim, Some(place), &seen).unwrap();
-        assert!(matches!(next, Due::Look));
+        let next = locks.judge(&claim, Some(cached), &seen).unwrap();
+        assert!(matches!(next, RenewalAction::Inspect));
     }
 }

@@ -3,13 +3,33 @@
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget,
-    TxnOp,
+    TxnOp, TxnResponse,
 };
-use lockkit_core::{Error, Token};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::Acquisition;
+use lockkit_core::{Error, Result, Token};
 
-use crate::calls::{BACKEND, Failure};
+use crate::client::{BACKEND, EtcdError, EtcdResult};
 use crate::keys::end_of_claims;
-use crate::line::Entry;
+use crate::queue_snapshot::StoredClaim;
+
+/// What the response to a request says of one operation.
+pub(crate) struct TxnOutcome {
+    pub(crate) txn: TxnResponse,
+    /// That of the whole request.
+    pub(crate) revision: i64,
+    /// When it was sent.
+    pub(crate) sent: Moment,
+    /// Whether every request for the operation was answered.
+    pub(crate) certain: bool,
+}
+
+/// What follows from the response to an acquire.
+pub(crate) enum NextStep<P> {
+    Done(Acquisition),
+    /// Another request.
+    Send(P),
+}
 
 /// "This key was created then", and with 0 "there is no such key".
 pub(crate) fn created(key: &[u8], revision: i64) -> Compare {
@@ -22,7 +42,7 @@ pub(crate) fn none_in(start: &[u8], end: &[u8]) -> Compare {
     created(start, 0).with_range(end)
 }
 
-/// "There is no claim in this list."
+/// "There is no claim in this queue."
 pub(crate) fn none_of(list: &[u8]) -> Compare {
     none_in(list, &end_of_claims(list))
 }
@@ -32,9 +52,9 @@ pub(crate) fn written(key: &[u8], revision: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, revision)
 }
 
-/// "Nobody has written this key since."
-pub(crate) fn unchanged(entry: &Entry) -> Compare {
-    written(&entry.key, entry.modified)
+/// "This key was not written since."
+pub(crate) fn unchanged(stored: &StoredClaim) -> Compare {
+    written(&stored.key, stored.modified)
 }
 
 pub(crate) fn put(key: &[u8], value: impl Into<Vec<u8>>, lease: i64) -> TxnOp {
@@ -50,18 +70,18 @@ pub(crate) fn delete(key: &[u8]) -> TxnOp {
     TxnOp::delete(key, None::<DeleteOptions>)
 }
 
-/// A list, with the limit that it was given.
+/// A queue, with the limit that it is fixed to.
 pub(crate) fn get_list(list: &[u8]) -> TxnOp {
     TxnOp::get(list, Some(GetOptions::new().with_prefix()))
 }
 
-/// The last keys of a list, by their place in the line.
+/// The last keys of a queue, by their position in the queue.
 pub(crate) fn get_last(list: &[u8], n: i64) -> TxnOp {
     let last = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
     TxnOp::get(list, Some(last.with_limit(n)))
 }
 
-/// The last key of a list before a place in the line.
+/// The last key of a queue before a position in the queue.
 pub(crate) fn get_last_before(list: &[u8], created: i64) -> TxnOp {
     let last = GetOptions::new().with_range(end_of_claims(list));
     let last = last.with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
@@ -69,16 +89,16 @@ pub(crate) fn get_last_before(list: &[u8], created: i64) -> TxnOp {
 }
 
 /// Two ranges, as asked for.
-pub(crate) fn pair(ranges: Vec<GetResponse>) -> Result<[GetResponse; 2], Failure> {
-    <[GetResponse; 2]>::try_from(ranges).map_err(|_| odd())
+pub(crate) fn pair(ranges: Vec<GetResponse>) -> EtcdResult<[GetResponse; 2]> {
+    <[GetResponse; 2]>::try_from(ranges).map_err(|_| unexpected_response())
 }
 
 /// The error for an answer that does not fit the question.
-pub(crate) fn odd() -> Failure {
-    Failure::Other(Error::permanent(BACKEND, "etcd's answer does not fit the request"))
+pub(crate) fn unexpected_response() -> EtcdError {
+    Error::permanent(BACKEND, "etcd's answer does not fit the request").into()
 }
 
-pub(crate) fn token_of(created: i64) -> Result<Token, Error> {
+pub(crate) fn token_of(created: i64) -> Result<Token> {
     let token = u64::try_from(created).ok().and_then(Token::new);
     token.ok_or_else(|| Error::permanent(BACKEND, "a revision that is no positive number"))
 }

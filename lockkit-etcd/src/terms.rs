@@ -24,7 +24,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Notes an answer that has just arrived.
-    pub(crate) fn heard(&self, header: Option<&ResponseHeader>) {
+    pub(crate) fn record(&self, header: Option<&ResponseHeader>) {
         let Some(header) = header else {
             return;
         };

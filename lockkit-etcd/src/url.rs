@@ -6,11 +6,10 @@
 use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
-use lockkit_core::Error;
-use lockkit_core::driver::{PemFiles, UrlOption, split_query};
-use percent_encoding::percent_decode_str;
+use lockkit_core::Result;
+use lockkit_core::driver::{PemFiles, ServerUrl};
 
-const PORT: &str = "2379";
+const PORT: u16 = 2379;
 const CONNECT: Duration = Duration::from_secs(2);
 /// etcd takes offence at pings more often than every 5 seconds.
 const PING: Duration = Duration::from_secs(6);
@@ -23,104 +22,57 @@ pub(crate) struct Target {
     pub(crate) options: ConnectOptions,
 }
 
+const FORM: &str =
+    "an etcd URL is etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/ROOT], or etcds:// for TLS";
+
 /// Takes a URL apart.
-pub(crate) fn parse(url: &str) -> Result<Target, Error> {
-    let (place, query) = split_query(url);
-    let (tls, rest) = match place.split_once("://") {
-        Some(("etcd", rest)) => (false, rest),
-        Some(("etcds", rest)) => (true, rest),
-        _ => return Err(wrong("begins with etcd:// or etcds://")),
+pub(crate) fn parse(url: &str) -> Result<Target> {
+    let url = ServerUrl::parse(url, FORM)?;
+    let scheme = match url.scheme {
+        "etcd" => "http",
+        "etcds" => "https",
+        _ => return Err(url.error("it begins with neither etcd:// nor etcds://")),
     };
-    // A password may contain anything but must then be percent-encoded, except for '@'.
-    let (login, rest) = match rest.rsplit_once('@') {
-        Some((login, rest)) => (Some(login), rest),
-        None => (None, rest),
-    };
-    let (hosts, root) = rest.split_once('/').unwrap_or((rest, ""));
-    let scheme = if tls { "https" } else { "http" };
-    let endpoints: Result<Vec<_>, _> =
-        hosts.split(',').map(|host| endpoint(scheme, host)).collect();
+    let endpoints = url.hosts_with_port(PORT).into_iter();
+    let endpoints = endpoints.map(|host| format!("{scheme}://{host}")).collect();
     let mut options = ConnectOptions::new()
         .with_connect_timeout(CONNECT)
         .with_keep_alive(PING, SILENCE)
         .with_keep_alive_while_idle(true)
         // A member that was cut off from the others must not answer or keep silent about watches.
         .with_require_leader(true);
-    if let Some(login) = login {
-        let (user, password) = login.split_once(':').ok_or_else(|| wrong("has USER:PASSWORD@"))?;
-        let (user, password) = (decoded(user)?, decoded(password)?);
+    if let Some((user, password)) = url.user_and_password()? {
         options = options.with_user(user, password).with_auto_token_refresh(true);
     }
-    let asked = Tls::of(query)?;
-    options = match (tls, asked.is_empty()) {
-        (true, _) => options.with_tls(asked.options()?),
-        (false, true) => options,
-        (false, false) => return Err(wrong("has certificates with etcds:// only")),
-    };
-    Ok(Target { endpoints: endpoints?, root: decoded(root)?, options })
-}
-
-fn endpoint(scheme: &str, host: &str) -> Result<String, Error> {
-    let has_port = match host.rsplit_once(']') {
-        Some((_, port)) => port.starts_with(':'),
-        None => host.contains(':'),
-    };
-    let ok = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]%".contains(&b);
-    if host.is_empty() || !host.bytes().all(ok) {
-        return Err(wrong("has hosts such as a:2379,b:2379"));
-    }
-    Ok(if has_port { format!("{scheme}://{host}") } else { format!("{scheme}://{host}:{PORT}") })
-}
-
-/// The options about TLS.
-#[derive(Default)]
-struct Tls {
-    files: PemFiles,
-    domain: Option<String>,
-}
-
-impl Tls {
-    fn of<'a>(options: impl Iterator<Item = UrlOption<'a>>) -> Result<Self, Error> {
-        let mut tls = Self::default();
-        for option in options {
-            match option.name {
-                "domain" => tls.domain = Some(option.decoded()?.into_owned()),
-                _ if tls.files.take(&option)? => {}
-                other => {
-                    return Err(wrong(&format!(
-                        "has no option {other:?} (there are ca, cert, key, domain)"
-                    )));
-                }
-            }
+    let mut domain = None;
+    for option in &url.options {
+        match option.name {
+            "domain" => domain = Some(option.decoded()?.into_owned()),
+            _ => return Err(url.unknown_option(option, "ca, cert, key, domain")),
         }
-        Ok(tls)
     }
-
-    fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.domain.is_none()
-    }
-
-    fn options(self) -> Result<TlsOptions, Error> {
-        let (ca, pem) = self.files.read_with_authority()?;
-        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
-        if let Some((cert, key)) = pem.identity {
-            tls = tls.identity(Identity::from_pem(cert, key));
+    if url.scheme == "etcds" {
+        options = options.with_tls(tls(&url.pem_files, domain)?);
+    } else {
+        url.check_no_pem_files("etcds")?;
+        if domain.is_some() {
+            return Err(url.error("a domain is for etcds:// only"));
         }
-        if let Some(domain) = self.domain {
-            tls = tls.domain_name(domain);
-        }
-        Ok(tls)
     }
+    let root = url.decoded(url.path.strip_prefix('/').unwrap_or_default())?;
+    Ok(Target { endpoints, root, options })
 }
 
-fn decoded(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(|text| text.into_owned()).map_err(|_| wrong("is UTF-8, percent-encoded"))
-}
-
-/// The URL is not shown: it may contain a password.
-fn wrong(what: &str) -> Error {
-    Error::Config(format!("an etcd URL {what}"))
+fn tls(files: &PemFiles, domain: Option<String>) -> Result<TlsOptions> {
+    let (ca, pem) = files.read_with_authority()?;
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+    if let Some((cert, key)) = pem.identity {
+        tls = tls.identity(Identity::from_pem(cert, key));
+    }
+    if let Some(domain) = domain {
+        tls = tls.domain_name(domain);
+    }
+    Ok(tls)
 }
 
 #[cfg(test)]

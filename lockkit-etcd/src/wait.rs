@@ -1,15 +1,15 @@
-//! Waiting in line, and what happens when it ends.
+//! Waiting in a queue, and what happens when it ends.
 //!
-//! A waiter watches the one key that is in its way, and its own; for permits, all of the list. What
-//! stood ahead is known from the transaction that put it in line, and only becomes less, so when
+//! A waiter watches the one key that is ahead of it, and its own; for permits, all of the queue. What
+//! is ahead is known from the transaction that puts it in the queue, and only becomes less, so when
 //! its obstacle goes it often knows that it holds without asking.
 //!
 //! # The lease of a waiter, and of a holder
-//! The two ttls of a claim are two leases. It is put in line on that of a waiter (unless it holds
+//! The two ttls of a claim are two leases. It is put in its queue on that of a waiter (unless it holds
 //! at once), and when it holds its key is moved to that of a holder, from one revision of the key
 //! to the next, so that no late or repeated request can move it back. That takes a round trip, for
-//! which nobody waits: until it is done the claim may be trusted for as long as its old lease
-//! lasts, and no longer than it will on the new one. Only claims that nobody renews wait for the
+//! which nothing waits: until it is done the claim may be trusted for as long as its old lease
+//! lasts, and no longer than it will on the new one. Only claims that core does not renew wait for the
 //! move, since the old lease may be too short for them; and those of whose time nothing is left.
 
 use std::sync::Arc;
@@ -17,79 +17,86 @@ use std::sync::Arc;
 use etcd_client::KeyValue;
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimEnd, Grant};
-use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
+use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode, Result};
 use tokio::sync::mpsc;
 
-use crate::calls::Failure;
-use crate::keys::{end_of, given_limit};
-use crate::line::{Entry, Line};
-use crate::locks::Locks;
-use crate::moves::{Moved, Moving};
-use crate::place::Place;
-use crate::watchers::{News, WatchRange};
-use crate::watches::Watching;
+use crate::claim_cache::CachedClaim;
+use crate::client::{EtcdError, EtcdResult};
+use crate::keys::{end_of, fixed_limit_of};
+use crate::lease_moves::{LeaseMove, LeaseMoveResult};
+use crate::locks::EtcdLocks;
+use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
+use crate::watchers::{WatchEvent, WatchRange};
+use crate::watches::WatchHandle;
 
-/// What a piece of news means to a waiter.
-enum Turn {
+/// What an event means to a waiter.
+enum WaiterStep {
     Wait,
     Hold,
-    Look,
+    Inspect,
 }
 
-impl Locks {
+impl EtcdLocks {
     /// Returns once the claim holds.
-    pub(crate) async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    pub(crate) async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant> {
         loop {
-            let place = match self.place(claim.id) {
-                Some(place) if place.line.is_some() || place.entry.is_holding() => place,
-                _ => self.look_for(claim).await?,
+            let cached = match self.cached(claim.id) {
+                Some(cached) if cached.snapshot.is_some() || cached.stored.is_holding() => cached,
+                _ => self.inspect_waiting(claim).await?,
             };
-            if let Some(line) = place.line.clone().filter(|_| !place.entry.is_holding())
-                && !line.holds(place.entry.created)
-                && !self.wait(claim, &place, Line::clone(&line)).await?
+            if let Some(snapshot) = cached.snapshot.clone().filter(|_| !cached.stored.is_holding())
+                && !snapshot.holds(cached.stored.created)
+                && !self.wait(claim, &cached, QueueSnapshot::clone(&snapshot)).await?
             {
-                self.look_for(claim).await?;
+                self.inspect_waiting(claim).await?;
                 continue;
             }
             // Its renewals may have moved it meanwhile.
-            let place = self.place(claim.id).unwrap_or(place);
-            if place.until() <= SteadyClock.now() {
-                self.check(claim, &place).await?;
+            let cached = self.cached(claim.id).unwrap_or(cached);
+            if cached.until() <= SteadyClock.now() {
+                self.check(claim, &cached).await?;
             }
             return Ok(self.begin(claim).await?);
         }
     }
 
-    /// Waits for the one that is in the way. `true` when the claim then holds, `false` when that
-    /// has to be looked up.
-    async fn wait(&self, claim: &Claim, place: &Place, mut line: Line) -> Result<bool, Error> {
-        let own = &place.entry;
-        let (to, mut news) = mpsc::unbounded_channel();
-        let _watching = self.watch(claim, own, &line, to);
+    /// Waits for the claim ahead. `true` when the claim then holds, `false` when that
+    /// has to be read.
+    async fn wait(
+        &self,
+        claim: &Claim,
+        cached: &CachedClaim,
+        mut snapshot: QueueSnapshot,
+    ) -> Result<bool> {
+        let own = &cached.stored;
+        let (to, mut events) = mpsc::unbounded_channel();
+        let _watch = self.watch(claim, own, &snapshot, to);
         loop {
-            let turn = match news.recv().await {
-                None | Some(News::Missed) => Turn::Look,
-                Some(News::Gone(key)) if key == own.key => {
-                    return Err(self.lost(claim, place).await);
+            let turn = match events.recv().await {
+                None | Some(WatchEvent::Missed) => WaiterStep::Inspect,
+                Some(WatchEvent::Gone(key)) if key == own.key => {
+                    return Err(self.lost(claim, cached).await);
                 }
                 // It was moved by a renewal, or broken gracefully.
-                Some(News::Changed(kv)) if kv.key() == own.key => Turn::Look,
-                // Its list was given another limit.
-                Some(News::Gone(key)) if given_limit(&key).is_some() => Turn::Look,
-                Some(News::Gone(key)) => {
-                    line.remove(&key);
-                    turn(&line, own)
+                Some(WatchEvent::Changed(kv)) if kv.key() == own.key => WaiterStep::Inspect,
+                // Its queue was given another limit.
+                Some(WatchEvent::Gone(key)) if fixed_limit_of(&key).is_some() => {
+                    WaiterStep::Inspect
                 }
-                Some(News::Changed(kv)) => changed(&mut line, &kv, own),
+                Some(WatchEvent::Gone(key)) => {
+                    snapshot.remove(&key);
+                    turn(&snapshot, own)
+                }
+                Some(WatchEvent::Changed(kv)) => changed(&mut snapshot, &kv, own),
             };
             match turn {
-                Turn::Wait => {}
-                // Both may have gone at once, and the words of it come in any order.
-                Turn::Hold => match has_gone(&mut news, own) {
-                    true => return Err(self.lost(claim, place).await),
+                WaiterStep::Wait => {}
+                // Both may have gone at once, and the events come in any order.
+                WaiterStep::Hold => match has_gone(&mut events, own) {
+                    true => return Err(self.lost(claim, cached).await),
                     false => return Ok(true),
                 },
-                Turn::Look => return Ok(false),
+                WaiterStep::Inspect => return Ok(false),
             }
         }
     }
@@ -97,138 +104,139 @@ impl Locks {
     fn watch(
         &self,
         claim: &Claim,
-        own: &Entry,
-        line: &Line,
-        to: mpsc::UnboundedSender<News>,
-    ) -> Vec<Watching> {
-        let from = line.revision + 1;
-        let Some(entry) = line.obstacle(own.created) else {
-            // All of the list, itself included, in one watch that all who wait here share. Where a
+        own: &StoredClaim,
+        snapshot: &QueueSnapshot,
+        to: mpsc::UnboundedSender<WatchEvent>,
+    ) -> Vec<WatchHandle> {
+        let from = snapshot.revision + 1;
+        let Some(stored) = snapshot.obstacle(own.created) else {
+            // All of the queue, itself included, in one watch that all waiters of it share. Where a
             // limit goes another one has come: so what is seen of both is seen in its order, and
-            // nobody takes a turn by a limit that was not in force any more when it came.
+            // no client takes a turn by a limit that was not in force any more when it came.
             let list = self.root.list(&claim.key);
             let all =
                 WatchRange { end: end_of(&list), key: list, from, changes: false, content: None };
             return vec![self.watches.watch(all, to)];
         };
-        // Who reads may go on when a writer becomes a reader; others wait until it has gone.
+        // A reader may go on when a writer becomes a reader; others wait until it has gone.
         let changes = own.mode == Mode::Shared;
         let one = |key: &[u8], changes| {
             let key = key.to_vec();
             WatchRange { key, end: Vec::new(), from, changes, content: None }
         };
-        let (obstacle, mine) = (one(&entry.key, changes), one(&own.key, true));
+        let (obstacle, mine) = (one(&stored.key, changes), one(&own.key, true));
         vec![self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
     }
 
-    /// Looks where a claim stands, for one that waits.
-    async fn look_for(self: &Arc<Self>, claim: &Claim) -> Result<Place, Error> {
-        let look = self.look_ahead(claim).await?;
-        if let Some(record) = look.broken {
+    /// Inspects a waiting claim.
+    async fn inspect_waiting(self: &Arc<Self>, claim: &Claim) -> Result<CachedClaim> {
+        let seen = self.inspect_ahead(claim).await?;
+        if let Some(record) = seen.broken {
             self.forget(claim.id);
             return Err(Error::Lost { reason: LossReason::Broken(record) });
         }
-        match look.own {
-            Some(own) => Ok(self.adopt(claim, &own, look.line, look.sent).await?),
+        match seen.own {
+            Some(own) => Ok(self.adopt(claim, &own, seen.snapshot, seen.sent).await?),
             None => {
-                let place = self.forget(claim.id);
-                Err(Error::Lost { reason: self.why_gone(place.as_ref()).await.into() })
+                let cached = self.forget(claim.id);
+                Err(Error::Lost { reason: self.why_gone(cached.as_ref()).await.into() })
             }
         }
     }
 
     /// Its lease may have ended while nothing was heard: asks, before a late grant.
-    async fn check(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<(), Error> {
-        let alive = self.leases.keep(&place.lease).await?;
+    async fn check(self: &Arc<Self>, claim: &Claim, cached: &CachedClaim) -> Result<()> {
+        let alive = self.leases.keep(&cached.lease).await?;
         match alive {
-            true => self.look_for(claim).await.map(drop),
-            false => Err(self.lost(claim, place).await),
+            true => self.inspect_waiting(claim).await.map(drop),
+            false => Err(self.lost(claim, cached).await),
         }
     }
 
     /// The error for a claim whose key is gone.
-    async fn lost(&self, claim: &Claim, place: &Place) -> Error {
+    async fn lost(&self, claim: &Claim, cached: &CachedClaim) -> Error {
         self.forget(claim.id);
-        let broken = self.look(claim).await.ok().and_then(|look| look.broken);
+        let broken = self.inspect_claim(claim).await.ok().and_then(|seen| seen.broken);
         let reason = match broken {
             Some(record) => LossReason::Broken(record),
-            None => self.why_gone(Some(place)).await.into(),
+            None => self.why_gone(Some(cached)).await.into(),
         };
         Error::Lost { reason }
     }
 
-    /// Why a key is gone that nobody broke: with its lease, and before that was over?
-    pub(crate) async fn why_gone(&self, place: Option<&Place>) -> ClaimEnd {
-        let Some(place) = place.filter(|place| place.lease.until() > SteadyClock.now()) else {
+    /// Why a key is gone that no client broke: with its lease, and before that was over?
+    pub(crate) async fn why_gone(&self, cached: Option<&CachedClaim>) -> ClaimEnd {
+        let Some(cached) = cached.filter(|cached| cached.lease.until() > SteadyClock.now()) else {
             return ClaimEnd::NotFound;
         };
-        let until = place.lease.until();
-        match self.leases.keep(&place.lease).await {
+        let until = cached.lease.until();
+        match self.leases.keep(&cached.lease).await {
             Ok(false) if until > SteadyClock.now() => ClaimEnd::SessionEnded,
             _ => ClaimEnd::NotFound,
         }
     }
 
     /// A claim begins to hold.
-    pub(crate) async fn begin(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Failure> {
-        let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
-        if place.entry.is_holding() {
+    pub(crate) async fn begin(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<Grant> {
+        let cached = self.cached(claim.id).ok_or(EtcdError::LeaseGone)?;
+        if cached.stored.is_holding() {
             return self.grant_of(claim);
         }
-        if claim.lifetime != Lifetime::Renewed || place.until() <= SteadyClock.now() {
+        if claim.lifetime != Lifetime::Renewed || cached.until() <= SteadyClock.now() {
             self.promote(claim).await?;
             return self.grant_of(claim);
         }
         let grant = self.grant_of(claim)?;
         let (locks, claim) = (self.clone(), claim.clone());
         // When it fails, the next renewal does it.
-        self.calls.background.spawn(async move { drop(locks.promote(&claim).await) });
+        self.client.background.spawn(async move { drop(locks.promote(&claim).await) });
         Ok(grant)
     }
 
     /// Moves a claim that holds to the lease of a holder.
-    pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<(), Failure> {
-        let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
+    pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<()> {
+        let Some(cached) = self.cached(claim.id).filter(|cached| !cached.stored.is_holding())
+        else {
             return Ok(());
         };
-        let target = self.leases.holding(claim, &place.entry.key).await?;
-        let moving = Moving::to_hold(claim, place.entry);
+        let target = self.leases.holding(claim).await?;
+        let moving = LeaseMove::to_hold(claim, cached.stored);
         match self.relocate_one(&target, moving).await? {
-            Moved::Done(_) => Ok(()),
-            Moved::Elsewhere | Moved::Gone => {
+            LeaseMoveResult::Done(_) => Ok(()),
+            LeaseMoveResult::Changed | LeaseMoveResult::Gone => {
                 if claim.lifetime != Lifetime::Renewed {
                     target.end();
                 }
-                Err(Failure::LeaseGone)
+                Err(EtcdError::LeaseGone)
             }
         }
     }
 }
 
-/// Whether what has come in already says that this key has gone.
-fn has_gone(news: &mut mpsc::UnboundedReceiver<News>, own: &Entry) -> bool {
-    let mut come = std::iter::from_fn(|| news.try_recv().ok());
-    come.any(|news| matches!(news, News::Gone(key) if key == own.key))
+/// Whether an event that has come in already says that this key has gone.
+fn has_gone(events: &mut mpsc::UnboundedReceiver<WatchEvent>, own: &StoredClaim) -> bool {
+    let mut come = std::iter::from_fn(|| events.try_recv().ok());
+    come.any(|events| matches!(events, WatchEvent::Gone(key) if key == own.key))
 }
 
 /// One of those ahead has gone.
-fn turn(line: &Line, own: &Entry) -> Turn {
-    match (line.holds(own.created), own.mode) {
-        (true, _) => Turn::Hold,
-        // All of them are watched, so the list is still complete.
-        (false, Mode::Permits { .. }) => Turn::Wait,
-        (false, _) => Turn::Look,
+fn turn(snapshot: &QueueSnapshot, own: &StoredClaim) -> WaiterStep {
+    match (snapshot.holds(own.created), own.mode) {
+        (true, _) => WaiterStep::Hold,
+        // All of them are watched, so the queue is still complete.
+        (false, Mode::Permits { .. }) => WaiterStep::Wait,
+        (false, _) => WaiterStep::Inspect,
     }
 }
 
 /// One of those ahead was written: renewed in its lease, or downgraded.
-fn changed(line: &mut Line, kv: &KeyValue, own: &Entry) -> Turn {
-    line.update(kv);
-    if line.holds(own.created) {
-        return Turn::Hold;
+fn changed(snapshot: &mut QueueSnapshot, kv: &KeyValue, own: &StoredClaim) -> WaiterStep {
+    snapshot.update(kv);
+    if snapshot.holds(own.created) {
+        return WaiterStep::Hold;
     }
-    match line.obstacle(own.created).is_some_and(|entry| entry.key == kv.key()) {
-        true => Turn::Wait,
-        false => Turn::Look,
+    match snapshot.obstacle(own.created).is_some_and(|stored| stored.key == kv.key()) {
+        true => WaiterStep::Wait,
+        false => WaiterStep::Inspect,
     }
 }

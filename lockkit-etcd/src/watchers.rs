@@ -1,12 +1,12 @@
-//! Who watches what, what of it etcd has told, and what has to be read again because it may never be
-//! told. No I/O.
+//! The watches of a driver, their subscribers, what etcd has sent of each, and what has to be read
+//! again because it may never be sent. No I/O.
 //!
-//! A watch goes on from the revision that it had seen. That is of no use where a backup was put back:
-//! its revisions are older, and nothing is told until they have passed what was seen. Three signs tell
-//! it: another cluster, or a raft term below one that was seen, in the answer to a watch; a revision
-//! below what was seen, which a member that lags shows as well, so that a read which needs the majority
-//! has to confirm it; and, where the revisions have passed it already, other contents, which those
-//! compare who watch a state.
+//! A watch goes on from the revision that it had seen. That is of no use where a backup was put
+//! back: its revisions are older, and no event comes until they have passed what was seen. There
+//! are three signs of it: another cluster, or a raft term below one that was seen, in the answer to
+//! a watch; a revision below what was seen, which a member that lags shows as well, so that a read
+//! which needs the majority has to confirm it; and, where the revisions have passed it already,
+//! other contents, which watches of a state compare.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,7 +30,7 @@ pub(crate) struct WatchRange {
 }
 
 impl WatchRange {
-    pub(crate) fn shown(&self) -> Shown {
+    pub(crate) fn shown(&self) -> WatchKey {
         (self.key.clone(), self.end.clone(), self.changes)
     }
 }
@@ -44,35 +44,35 @@ pub(crate) fn digest(kvs: &[KeyValue]) -> u64 {
     hasher.finish()
 }
 
-/// What was seen.
+/// An event of a watch.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum WatchEvent {
     /// A key was deleted, or its lease ended.
     Gone(Vec<u8>),
     /// A key was written.
     Changed(KeyValue),
-    /// Something may have been missed: look again.
+    /// Something may have been missed: read again.
     Missed,
 }
 
 #[derive(Debug)]
-pub(crate) enum Order {
-    Watch(u64, WatchRange, mpsc::UnboundedSender<News>),
-    Stop(u64, Shown),
+pub(crate) enum WatchCommand {
+    Watch(u64, WatchRange, mpsc::UnboundedSender<WatchEvent>),
+    Stop(u64, WatchKey),
 }
 
 /// A range, and whether changes of values matter.
-pub(crate) type Shown = (Vec<u8>, Vec<u8>, bool);
+pub(crate) type WatchKey = (Vec<u8>, Vec<u8>, bool);
 
-/// Who watches what.
+/// The watches of a driver and their subscribers.
 #[derive(Default)]
 pub(crate) struct Watchers {
     /// The watches at etcd, by the number that etcd knows them by.
     watches: HashMap<i64, Watch>,
     /// The same by what they show.
-    by_range: HashMap<Shown, i64>,
+    by_range: HashMap<WatchKey, i64>,
     last: i64,
-    /// The cluster, and its greatest raft term, as far as streams have told.
+    /// The cluster, and its greatest raft term, as far as streams have shown.
     cluster: Option<(u64, u64)>,
     /// Watches at a member that has not reached what they have seen.
     behind: HashSet<i64>,
@@ -82,28 +82,28 @@ pub(crate) struct Watchers {
 struct Watch {
     /// `from` is the next revision of which nothing has come yet.
     range: WatchRange,
-    told: HashMap<u64, Told>,
+    subscribers: HashMap<u64, Subscriber>,
 }
 
-/// Who is told.
-struct Told {
+/// A receiver of a watch's events.
+struct Subscriber {
     /// From which revision on.
     from: i64,
     content: Option<u64>,
-    to: mpsc::UnboundedSender<News>,
+    to: mpsc::UnboundedSender<WatchEvent>,
 }
 
 /// What is to be sent to etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum WatchRequest {
     Watch(i64),
     Cancel(i64),
 }
 
 /// What a message means for the stream that it came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
-    Taken,
+pub(crate) enum MessageEffect {
+    Applied,
     /// etcd refuses a watch on this stream: the login that it was opened with is over. It reads no
     /// more requests then, and may not say which it refused.
     Refused,
@@ -124,48 +124,54 @@ impl Watchers {
         self.watches.keys().copied().collect()
     }
 
-    /// Takes an order in; says what etcd must be told of it.
-    pub(crate) fn note(&mut self, order: Order) -> Option<Word> {
-        match order {
-            Order::Watch(id, range, to) => self.add(id, range, to),
-            Order::Stop(id, shown) => self.remove(id, &shown),
+    /// Takes a command; returns what has to be sent to etcd for it.
+    pub(crate) fn note(&mut self, command: WatchCommand) -> Option<WatchRequest> {
+        match command {
+            WatchCommand::Watch(id, range, to) => self.add(id, range, to),
+            WatchCommand::Stop(id, shown) => self.remove(id, &shown),
         }
     }
 
-    fn add(&mut self, id: u64, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
-        let told = Told { from: range.from, content: range.content, to };
+    fn add(
+        &mut self,
+        id: u64,
+        range: WatchRange,
+        to: mpsc::UnboundedSender<WatchEvent>,
+    ) -> Option<WatchRequest> {
+        let subscribers = Subscriber { from: range.from, content: range.content, to };
         let shared = self.by_range.get(&range.shown());
         if let Some(watch) = shared.and_then(|number| self.watches.get_mut(number)) {
             if range.from < watch.range.from {
                 // What came before is gone from here.
-                told.miss();
+                subscribers.miss();
                 return None;
             }
-            watch.told.insert(id, told);
+            watch.subscribers.insert(id, subscribers);
             return None;
         }
         self.last += 1;
         self.by_range.insert(range.shown(), self.last);
-        self.watches.insert(self.last, Watch { range, told: HashMap::from([(id, told)]) });
-        Some(Word::Watch(self.last))
+        self.watches
+            .insert(self.last, Watch { range, subscribers: HashMap::from([(id, subscribers)]) });
+        Some(WatchRequest::Watch(self.last))
     }
 
-    fn remove(&mut self, id: u64, shown: &Shown) -> Option<Word> {
+    fn remove(&mut self, id: u64, shown: &WatchKey) -> Option<WatchRequest> {
         let number = *self.by_range.get(shown)?;
         let watch = self.watches.get_mut(&number)?;
-        watch.told.remove(&id)?;
-        if !watch.told.is_empty() {
+        watch.subscribers.remove(&id)?;
+        if !watch.subscribers.is_empty() {
             return None;
         }
         self.forget(number);
-        Some(Word::Cancel(number))
+        Some(WatchRequest::Cancel(number))
     }
 
-    /// Nothing more comes of this watch: whoever wants to know has to look. It is not shared with
-    /// those who come, either.
+    /// Nothing more comes of this watch: its subscribers have to read. It gets no new subscribers,
+    /// either.
     fn miss(&mut self, number: i64) {
         if let Some(watch) = self.forget(number) {
-            watch.told.values().for_each(Told::miss);
+            watch.subscribers.values().for_each(Subscriber::miss);
         }
     }
 
@@ -180,24 +186,24 @@ impl Watchers {
         Some(watch)
     }
 
-    /// Tells what a message says.
-    pub(crate) fn tell(&mut self, message: &WatchResponse) -> Message {
+    /// Sends the events of a message to the subscribers.
+    pub(crate) fn tell(&mut self, message: &WatchResponse) -> MessageEffect {
         let number = message.watch_id();
         if message.canceled() {
             self.miss(number);
             return match message.created() && message.compact_revision() == 0 {
-                true => Message::Refused,
-                false => Message::Taken,
+                true => MessageEffect::Refused,
+                false => MessageEffect::Applied,
             };
         }
         if message.created()
             && let Some(header) = message.header()
             && !self.is_opened(number, header)
         {
-            return Message::Restored;
+            return MessageEffect::Restored;
         }
         let Some(watch) = self.watches.get_mut(&number) else {
-            return Message::Taken;
+            return MessageEffect::Applied;
         };
         for event in message.events() {
             let Some(kv) = event.kv() else {
@@ -207,7 +213,7 @@ impl Watchers {
             // (The header's revision may be that of changes which a later message brings.)
             watch.range.from = watch.range.from.max(kv.mod_revision() + 1);
         }
-        Message::Taken
+        MessageEffect::Applied
     }
 
     /// Notes that a member has taken a watch; `false` where it cannot have the data of before.
@@ -233,7 +239,7 @@ impl Watchers {
 
     /// A read that was sent when there were watches up to `last` showed that a majority has reached
     /// this revision, and no later one.
-    pub(crate) fn reached(&mut self, revision: i64, last: i64) -> Vec<Word> {
+    pub(crate) fn reached(&mut self, revision: i64, last: i64) -> Vec<WatchRequest> {
         let lags = |range: &WatchRange| range.from - 1 <= revision;
         let mut missed = Vec::new();
         for number in std::mem::take(&mut self.behind) {
@@ -242,7 +248,7 @@ impl Watchers {
                 Some(range) if lags(range) => {}
                 Some(_) if number <= last => {
                     self.miss(number);
-                    missed.push(Word::Cancel(number));
+                    missed.push(WatchRequest::Cancel(number));
                 }
                 // It may have seen what was written after that read.
                 Some(_) => drop(self.behind.insert(number)),
@@ -258,45 +264,49 @@ impl Watchers {
     }
 
     /// The range of this watch has these contents now; `None` where they could not be read.
-    pub(crate) fn compared(&mut self, number: i64, content: Option<u64>) -> Option<Word> {
+    pub(crate) fn compare_state(
+        &mut self,
+        number: i64,
+        content: Option<u64>,
+    ) -> Option<WatchRequest> {
         let watch = self.watches.get_mut(&number)?;
-        watch.told.retain(|_, told| {
-            let same = told.content.is_none() || told.content == content;
+        watch.subscribers.retain(|_, subscribers| {
+            let same = subscribers.content.is_none() || subscribers.content == content;
             if !same {
-                told.miss();
+                subscribers.miss();
             }
             same
         });
-        if !watch.told.is_empty() {
+        if !watch.subscribers.is_empty() {
             return None;
         }
         self.forget(number);
-        Some(Word::Cancel(number))
+        Some(WatchRequest::Cancel(number))
     }
 }
 
 impl Watch {
     fn is_of_a_state(&self) -> bool {
-        self.told.values().any(|told| told.content.is_some())
+        self.subscribers.values().any(|subscribers| subscribers.content.is_some())
     }
 
     fn tell(&self, what: EventType, kv: &KeyValue) {
-        for Told { from, to, .. } in self.told.values() {
+        for Subscriber { from, to, .. } in self.subscribers.values() {
             if kv.mod_revision() < *from {
                 continue;
             }
-            let news = match what {
-                EventType::Delete => News::Gone(kv.key().to_vec()),
-                EventType::Put => News::Changed(kv.clone()),
+            let events = match what {
+                EventType::Delete => WatchEvent::Gone(kv.key().to_vec()),
+                EventType::Put => WatchEvent::Changed(kv.clone()),
             };
-            let _ = to.send(news);
+            let _ = to.send(events);
         }
     }
 }
 
-impl Told {
+impl Subscriber {
     fn miss(&self) {
-        let _ = self.to.send(News::Missed);
+        let _ = self.to.send(WatchEvent::Missed);
     }
 }
 
@@ -308,22 +318,22 @@ mod tests {
         WatchRange { key: key.into(), end: Vec::new(), from, changes: true, content }
     }
 
-    type Heard = mpsc::UnboundedReceiver<News>;
+    type Heard = mpsc::UnboundedReceiver<WatchEvent>;
 
-    fn watch(watchers: &mut Watchers, id: u64, range: WatchRange) -> (Option<Word>, Heard) {
+    fn watch(watchers: &mut Watchers, id: u64, range: WatchRange) -> (Option<WatchRequest>, Heard) {
         let (to, heard) = mpsc::unbounded_channel();
-        (watchers.note(Order::Watch(id, range, to)), heard)
+        (watchers.note(WatchCommand::Watch(id, range, to)), heard)
     }
 
     fn has_missed(heard: &mut Heard) -> bool {
-        matches!(heard.try_recv(), Ok(News::Missed))
+        matches!(heard.try_recv(), Ok(WatchEvent::Missed))
     }
 
     #[test]
     fn a_member_that_lags_costs_no_look_and_a_backup_costs_one() {
         let mut watchers = Watchers::default();
         let (word, mut old) = watch(&mut watchers, 1, range("a", 105, None));
-        assert_eq!(word, Some(Word::Watch(1)));
+        assert_eq!(word, Some(WatchRequest::Watch(1)));
         watchers.behind.insert(1);
         let (_, last) = watchers.to_be_confirmed().unwrap();
         assert!(watchers.reached(104, last).is_empty() && !has_missed(&mut old), "it lagged");
@@ -332,12 +342,12 @@ mod tests {
         // This one came after the read was sent, and may have seen more.
         let (_, mut new) = watch(&mut watchers, 2, range("b", 200, None));
         watchers.behind.insert(2);
-        assert_eq!(watchers.reached(103, last), [Word::Cancel(1)]);
+        assert_eq!(watchers.reached(103, last), [WatchRequest::Cancel(1)]);
         assert!(has_missed(&mut old) && !has_missed(&mut new));
         assert_eq!(watchers.to_be_confirmed(), Some((b"b".to_vec(), 2)));
-        // Who looked and watches anew is not told again.
+        // A subscriber that read and watches again gets no second event.
         let (word, mut again) = watch(&mut watchers, 3, range("a", 4, None));
-        assert_eq!((word, has_missed(&mut again)), (Some(Word::Watch(3)), false));
+        assert_eq!((word, has_missed(&mut again)), (Some(WatchRequest::Watch(3)), false));
     }
 
     #[test]
@@ -348,14 +358,14 @@ mod tests {
         let (_, mut waiter) = watch(&mut watchers, 3, range("b", 5, None));
         let states = watchers.states();
         assert_eq!(states.len(), 1, "one read a range");
-        assert_eq!(watchers.compared(states[0].0, Some(8)), None);
+        assert_eq!(watchers.compare_state(states[0].0, Some(8)), None);
         assert!(has_missed(&mut state) && !has_missed(&mut newer) && !has_missed(&mut waiter));
-        assert_eq!(watchers.compared(states[0].0, None), Some(Word::Cancel(1)));
+        assert_eq!(watchers.compare_state(states[0].0, None), Some(WatchRequest::Cancel(1)));
         assert!(has_missed(&mut newer), "what cannot be read may be anything");
         // The first one stops, and another one has begun meanwhile.
         let (word, _other) = watch(&mut watchers, 4, range("a", 5, Some(7)));
-        assert_eq!(word, Some(Word::Watch(3)));
-        assert_eq!(watchers.note(Order::Stop(1, range("a", 5, None).shown())), None);
+        assert_eq!(word, Some(WatchRequest::Watch(3)));
+        assert_eq!(watchers.note(WatchCommand::Stop(1, range("a", 5, None).shown())), None);
         assert_eq!(watchers.numbers().len(), 2);
     }
 }

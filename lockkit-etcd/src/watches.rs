@@ -1,10 +1,10 @@
 //! All watches of a driver over one stream. When it breaks it is opened again, on another endpoint
 //! if there is one, and every watch goes on from the revision that it had seen. What cannot go on,
-//! because the revision was compacted away or older data were put back, is told, so that whoever
-//! watches looks again; [`Watchers`] has the signs of that.
+//! because the revision was compacted away or older data were put back, is reported to its subscribers,
+//! which read again; [`Watchers`] has the signs of that.
 //!
-//! Those who want to see the same share one watch, so that a thousand who wait for permits cost one
-//! message for each change and not a thousand.
+//! Subscribers of one range share one watch, so that a thousand waiters for permits cost one message
+//! for each change and not a thousand.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::calls::{Calls, ranges};
-use crate::task::Task;
-use crate::watchers::{Message, News, Order, Shown, WatchRange, Watchers, Word, digest};
+use crate::client::{EtcdClient, Task, ranges};
+use crate::watchers::{
+    MessageEffect, WatchCommand, WatchEvent, WatchKey, WatchRange, WatchRequest, Watchers, digest,
+};
 
 /// How long a request may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -37,68 +38,72 @@ const PAUSES: [Duration; 5] = [
 /// The stream, opened when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Watches {
-    calls: Arc<Calls>,
-    task: Task<Order>,
+    client: Arc<EtcdClient>,
+    task: Task<WatchCommand>,
     next: AtomicU64,
 }
 
-/// Somebody watches. Ends when it is dropped.
+/// A subscription. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct WatchHandle {
     id: u64,
-    shown: Shown,
-    orders: mpsc::UnboundedSender<Order>,
+    shown: WatchKey,
+    commands: mpsc::UnboundedSender<WatchCommand>,
 }
 
-impl Drop for Watching {
+impl Drop for WatchHandle {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop(self.id, std::mem::take(&mut self.shown)));
+        let _ = self.commands.send(WatchCommand::Stop(self.id, std::mem::take(&mut self.shown)));
     }
 }
 
 impl Watches {
-    pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, task: Task::default(), next: AtomicU64::new(1) }
+    pub(crate) fn new(client: Arc<EtcdClient>) -> Self {
+        Self { client, task: Task::default(), next: AtomicU64::new(1) }
     }
 
-    /// Watches from `range.from` on, and tells `to`.
-    pub(crate) fn watch(&self, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Watching {
+    /// Watches from `range.from` on, and sends its events to `to`.
+    pub(crate) fn watch(
+        &self,
+        range: WatchRange,
+        to: mpsc::UnboundedSender<WatchEvent>,
+    ) -> WatchHandle {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let shown = range.shown();
-        let orders = self.task.reach(|orders| run(self.calls.clone(), orders));
-        let _ = orders.send(Order::Watch(id, range, to));
-        Watching { id, shown, orders }
+        let commands = self.task.reach(|commands| run(self.client.clone(), commands));
+        let _ = commands.send(WatchCommand::Watch(id, range, to));
+        WatchHandle { id, shown, commands }
     }
 }
 
-async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn run(client: Arc<EtcdClient>, mut commands: mpsc::UnboundedReceiver<WatchCommand>) {
     let mut watchers = Watchers::default();
     let mut failures = 0;
     // Whether a stream broke, or did not open, on which any of these watches was to be.
     let mut broken = false;
     loop {
-        while let Ok(order) = orders.try_recv() {
-            let _ = watchers.note(order);
+        while let Ok(command) = commands.try_recv() {
+            let _ = watchers.note(command);
         }
         if watchers.is_empty() {
             broken = false;
-            match orders.recv().await {
-                Some(order) => drop(watchers.note(order)),
+            match commands.recv().await {
+                Some(command) => drop(watchers.note(command)),
                 None => return,
             }
             continue;
         }
-        let at = calls.current();
-        if let Some(stream) = open(&calls, &watchers, broken).await {
-            match attend(&calls, stream, &mut orders, &mut watchers, &mut failures).await {
-                Broken::Unwanted => return,
-                Broken::Refused => log_in(&calls, &mut watchers).await,
-                Broken::Lost => calls.leave(at),
-                Broken::Restored => {}
+        let at = client.current();
+        if let Some(stream) = open(&client, &watchers, broken).await {
+            match follow(&client, stream, &mut commands, &mut watchers, &mut failures).await {
+                StreamEnd::Unwanted => return,
+                StreamEnd::Refused => log_in(&client, &mut watchers).await,
+                StreamEnd::Lost => client.leave(at),
+                StreamEnd::Restored => {}
             }
         }
         broken = true;
-        // A place in the table for each failure in a row; an answer begins anew.
+        // A place in the table for each failure in a row; an answer begins again.
         tokio::time::sleep(PAUSES[failures.min(PAUSES.len() - 1)]).await;
         failures += 1;
     }
@@ -107,11 +112,11 @@ async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
 /// The number of a watch of a state, and a digest of what was read; `None` when reading failed.
 type Compared = (i64, Option<u64>);
 
-/// A stream, and what is still to be said on it.
+/// A stream, and what is still to be sent on it.
 struct Stream<'a> {
     send: WatchRequestSender,
     messages: WatchResponseStream,
-    unsaid: VecDeque<Word>,
+    unsent: VecDeque<WatchRequest>,
     /// The number of the endpoint.
     at: usize,
     /// What is read to compare it with what was there before: contents of states.
@@ -121,13 +126,13 @@ struct Stream<'a> {
 }
 
 /// Sees to it that the client has a login, which it renews with usual calls alone. Where that is in
-/// vain, those who watch are told, so that they look and hear the reason.
-async fn log_in(calls: &Calls, watchers: &mut Watchers) {
+/// vain, the subscribers read again, and get the error.
+async fn log_in(client: &EtcdClient, watchers: &mut Watchers) {
     let first = watchers.numbers().pop();
     let Some(range) = first.and_then(|number| watchers.range(number)) else {
         return;
     };
-    if calls.txn(count(&range.key)).await.is_err() {
+    if client.txn(count(&range.key)).await.is_err() {
         watchers.miss_all();
     }
 }
@@ -140,22 +145,22 @@ fn count(key: &[u8]) -> Txn {
 
 /// Opens a stream with the first of the watches. After another one broke, contents of states are
 /// compared.
-async fn open<'a>(calls: &'a Calls, watchers: &Watchers, again: bool) -> Option<Stream<'a>> {
+async fn open<'a>(client: &'a EtcdClient, watchers: &Watchers, again: bool) -> Option<Stream<'a>> {
     let mut all = watchers.numbers();
     let number = all.pop()?;
     let range = watchers.range(number)?;
-    let opened = calls.call(|mut client| async move {
+    let opened = client.call(|mut client| async move {
         client.watch(range.key.clone(), Some(options(number, range))).await
     });
     let opened = opened.await.ok()?;
     let (at, (send, messages)) = (opened.at, opened.answer.split());
-    let unsaid = all.into_iter().map(Word::Watch).collect();
-    let comparing = again.then(|| contents(calls, watchers.states()).boxed());
-    Some(Stream { send, messages, unsaid, at, comparing, confirming: None })
+    let unsent = all.into_iter().map(WatchRequest::Watch).collect();
+    let comparing = again.then(|| contents(client, watchers.states()).boxed());
+    Some(Stream { send, messages, unsent, at, comparing, confirming: None })
 }
 
 /// What lies in these ranges; `None` where that could not be read.
-async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<Compared> {
+async fn contents(client: &EtcdClient, states: Vec<(i64, WatchRange)>) -> Vec<Compared> {
     let mut contents = Vec::with_capacity(states.len());
     for some in states.chunks(TOGETHER) {
         let get = |(_, range): &(i64, WatchRange)| {
@@ -163,7 +168,7 @@ async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<Compared
             TxnOp::get(&*range.key, end)
         };
         let txn = Txn::new().and_then(some.iter().map(get).collect::<Vec<_>>());
-        let shown = calls.txn(txn).await.map(|reply| ranges(&reply.answer)).unwrap_or_default();
+        let shown = client.txn(txn).await.map(|reply| ranges(&reply.answer)).unwrap_or_default();
         let mut shown = shown.iter().map(|range| digest(range.kvs()));
         contents.extend(some.iter().map(|(number, _)| (*number, shown.next())));
     }
@@ -171,8 +176,8 @@ async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<Compared
 }
 
 /// Why a stream is of no use any more.
-enum Broken {
-    /// Nobody can watch any more.
+enum StreamEnd {
+    /// No client can watch any more.
     Unwanted,
     /// etcd refused a watch on it.
     Refused,
@@ -183,49 +188,49 @@ enum Broken {
 }
 
 /// Follows the stream until it breaks.
-async fn attend<'a>(
-    calls: &'a Calls,
+async fn follow<'a>(
+    client: &'a EtcdClient,
     mut stream: Stream<'a>,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
+    commands: &mut mpsc::UnboundedReceiver<WatchCommand>,
     watchers: &mut Watchers,
     failures: &mut usize,
-) -> Broken {
+) -> StreamEnd {
     loop {
         if stream.confirming.is_none()
             && let Some((key, last)) = watchers.to_be_confirmed()
         {
             let at = stream.at;
-            let reached = async move { (calls.revision_at(at, count(&key)).await.ok(), last) };
+            let reached = async move { (client.revision_at(at, count(&key)).await.ok(), last) };
             stream.confirming = Some(reached.boxed());
         }
-        let next = stream.unsaid.front();
+        let next = stream.unsent.front();
         tokio::select! {
-            order = orders.recv() => match order {
-                None => return Broken::Unwanted,
-                Some(order) => stream.unsaid.extend(watchers.note(order)),
+            command = commands.recv() => match command {
+                None => return StreamEnd::Unwanted,
+                Some(command) => stream.unsent.extend(watchers.note(command)),
             },
             // While it reads, etcd is listened to: neither can hold up the other.
-            said = say(&mut stream.send, next, watchers) => match said {
-                Some(()) => drop(stream.unsaid.pop_front()),
-                None => return Broken::Lost,
+            sent = send_next(&mut stream.send, next, watchers) => match sent {
+                Some(()) => drop(stream.unsent.pop_front()),
+                None => return StreamEnd::Lost,
             },
             message = stream.messages.message() => match message {
                 Ok(Some(message)) => {
                     match watchers.tell(&message) {
-                        Message::Taken => {}
-                        Message::Refused => return Broken::Refused,
-                        Message::Restored => return Broken::Restored,
+                        MessageEffect::Applied => {}
+                        MessageEffect::Refused => return StreamEnd::Refused,
+                        MessageEffect::Restored => return StreamEnd::Restored,
                     }
                     *failures = 0;
                 }
-                _ => return Broken::Lost,
+                _ => return StreamEnd::Lost,
             },
             (reached, last) = read(&mut stream.confirming) => match reached {
-                Some(revision) => stream.unsaid.extend(watchers.reached(revision, last)),
-                None => return Broken::Lost,
+                Some(revision) => stream.unsent.extend(watchers.reached(revision, last)),
+                None => return StreamEnd::Lost,
             },
             contents = read(&mut stream.comparing) => for (number, content) in contents {
-                stream.unsaid.extend(watchers.compared(number, content));
+                stream.unsent.extend(watchers.compare_state(number, content));
             },
         }
     }
@@ -243,23 +248,25 @@ async fn read<T>(reading: &mut Option<BoxFuture<'_, T>>) -> T {
     }
 }
 
-/// Says the next thing, if there is one. `None`: the stream is broken.
+/// Sends the next request, if there is one. `None`: the stream is broken.
 ///
-/// Dropped before it is done, it has said nothing.
-async fn say(
+/// Dropped before it is done, it has sent nothing.
+async fn send_next(
     send: &mut WatchRequestSender,
-    next: Option<&Word>,
+    next: Option<&WatchRequest>,
     watchers: &Watchers,
 ) -> Option<()> {
     match next {
         None => std::future::pending().await,
-        Some(Word::Cancel(number)) => timeout(SILENCE, send.cancel(*number)).await.ok()?.ok(),
-        Some(Word::Watch(number)) => match watchers.range(*number) {
+        Some(WatchRequest::Cancel(number)) => {
+            timeout(SILENCE, send.cancel(*number)).await.ok()?.ok()
+        }
+        Some(WatchRequest::Watch(number)) => match watchers.range(*number) {
             Some(range) => {
                 let asked = send.watch(range.key.clone(), Some(options(*number, range)));
                 timeout(SILENCE, asked).await.ok()?.ok()
             }
-            None => Some(()), // nobody wants it any more
+            None => Some(()), // no client wants it any more
         },
     }
 }

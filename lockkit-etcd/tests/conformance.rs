@@ -62,7 +62,7 @@ impl Harness for Etcd {
             let options = GetOptions::new().with_prefix().with_keys_only();
             let prefix = format!("lockkit/{kind}/{namespace}/");
             let found = client.get(prefix, Some(options)).await.map_err(lost)?;
-            // Not the limit that a semaphore was given, nor what is remembered of a register.
+            // Not the fixed limit of a semaphore, nor what is remembered of a register.
             let kept = |key: &str| key.contains("/~") || key.ends_with("/meta");
             count += found.kvs().iter().filter(|kv| !kv.key_str().is_ok_and(kept)).count();
         }

@@ -1,4 +1,4 @@
-//! What the verbs cost on the wire, by count.
+//! What the operations cost on the wire, by count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,7 @@ async fn a_thousand_claims_are_renewed_by_one_keep_alive() {
     let (answer, cost) = counted(&proxy, driver.renew(&claims)).await;
     let renewed = answer.unwrap();
     assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Holds(_)))));
-    // The keep-alive; beside it the question which keys stand on the lease, and a read that says
+    // The keep-alive; beside it the question which keys are on the lease, and a read that says
     // whether the leader still is one.
     assert_eq!((cost.round_trips, cost.requests), (1, 3), "{cost:?}");
 }
@@ -217,7 +217,7 @@ async fn all_have_the_lease_of_a_holder(server: &Server) {
     }
 }
 
-/// A renewal asks which keys stand on a lease; the answer must pass.
+/// A renewal asks which keys are on a lease; the answer must pass.
 #[tokio::test]
 async fn a_lease_takes_no_more_keys_than_can_be_listed() {
     let server = Server::start(Kind::Etcd).await.unwrap();

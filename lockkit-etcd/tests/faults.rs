@@ -228,7 +228,7 @@ async fn a_request_that_arrives_after_its_release_leaves_no_ghost_on_a_shared_le
         } // dropped here, while its request is under way
     }
     proxy.heal().await.unwrap();
-    // Held back by the network, it arrives now, and nobody will ever release it.
+    // Held back by the network, it arrives now, and no client will ever release it.
     until("the ghost's end", || async {
         let renewed = slow.renew_single(&other).await;
         if let Ok(renewed) = renewed {

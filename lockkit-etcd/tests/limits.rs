@@ -24,7 +24,7 @@ async fn hold(driver: &EtcdDriver, claim: &Arc<Claim>) {
 }
 
 /// More limits than keys that are fetched at once stand before, between and behind the lists in
-/// which somebody is.
+/// use.
 #[tokio::test]
 async fn a_listing_shows_the_lists_in_use_and_passes_over_limits_alone() {
     let server = Server::start(Kind::Etcd).await.unwrap();

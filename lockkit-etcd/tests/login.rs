@@ -1,4 +1,4 @@
-//! etcd that lets nobody in without a login or a certificate: users, passwords, tokens that run out,
+//! etcd that lets no client in without a login or a certificate: users, passwords, tokens that run out,
 //! TLS, rights on one prefix only, and the program's own client.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use lockkit_core::driver::{LockDriver, Patience, Step};
+use lockkit_core::driver::{Acquire, Batch, LockDriver, Patience};
 use lockkit_core::{Claim, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
@@ -24,7 +24,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
 }
 
-/// From now on nobody gets in without a login, and `shop` may read and write below `prefix` alone.
+/// From now on no client gets in without a login, and `shop` may read and write below `prefix` alone.
 async fn demand_logins(server: &Server, prefix: &str) -> Client {
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     client.user_add(ROOT.0, ROOT.1, None).await.unwrap();
@@ -49,7 +49,7 @@ async fn manager(url: &str) -> LockManager {
     LockManager::with(Arc::new(driver), settings).unwrap()
 }
 
-/// Waits until so many claims are in line.
+/// Waits until so many claims are in the queue.
 async fn in_line(client: &mut Client, name: &str, claims: i64) {
     soon("a place in line", async {
         let all = || Some(GetOptions::new().with_prefix().with_count_only());
@@ -165,10 +165,10 @@ async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
     assert!(matches!(error, Error::Backend { .. }) && !error.is_retryable(), "{error:?}");
 }
 
-/// A user that may not touch the list of one name. Where etcd checks the rights to what a flight
-/// compares only, a step of it must not carry along what that user could not write by itself.
+/// A user that may not touch the list of one name. Where etcd checks the rights to what a batch
+/// compares only, an operation of it must not do along what that user could not write by itself.
 #[tokio::test]
-async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_nothing() {
+async fn a_batch_with_an_operation_beyond_the_rights_is_refused_and_costs_the_others_nothing() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let mut root = demand_logins(&server, "lockkit/base/").await;
     let ranges = [("lockkit/", "lockkit/lock//theirs/"), ("lockkit/lock//theirs0", "lockkit0")];
@@ -178,18 +178,22 @@ async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_
     }
     let driver = EtcdDriver::connect(&url(&server, "shop:p%40ss%2Fw%3A%25", "")).await.unwrap();
     let me = Arc::new(lockkit_core::ClientIdentity::of_this_process());
-    let step = |name: &str| {
+    let acquire = |name: &str| {
         let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
         let claim = Claim::new(key, Mode::Exclusive, PATIENCE, PATIENCE, me.clone());
-        Step::Acquire { claim: Arc::new(claim), patience: Patience::Wait }
+        Acquire { claim: Arc::new(claim), patience: Patience::Wait }
     };
-    let error = driver.carry(&[step("mine"), step("theirs")]).await.expect_err("it is refused");
+    let acquires = [acquire("mine"), acquire("theirs")];
+    let refused = driver.submit(Batch { releases: &[], acquires: &acquires }).await;
+    let refused = refused.expect_err("it is refused");
+    let error = refused.error;
     assert!(matches!(error, Error::Backend { .. }) && !error.is_retryable(), "{error:?}");
+    assert_eq!(refused.ambiguous, 0, "nothing of it was carried out");
     let count = GetOptions::new().with_prefix().with_count_only();
     let all = root.get("lockkit/lock/", Some(count)).await.unwrap();
     assert_eq!(all.count(), 0, "nothing of it was carried out");
 
-    // Tasks of one manager travel in one flight, and each gets its own answer.
+    // Tasks of one manager share a batch, and each gets its own answer.
     let locks = LockManager::new(driver);
     let (a, b, theirs) = (locks.mutex("a"), locks.mutex("b"), locks.mutex("theirs"));
     let (a, b, theirs) = tokio::join!(a.lock(), b.lock(), theirs.lock());
@@ -271,7 +275,7 @@ async fn the_programs_own_client_may_have_a_login_and_certificates() {
     guard.release().await.unwrap();
 }
 
-/// Certificates of an authority, and of another one that nobody trusts.
+/// Certificates of an authority, and of another one that no client trusts.
 struct Papers<'a>(&'a Path);
 
 impl<'a> Papers<'a> {

@@ -1,5 +1,5 @@
-//! The way to a cluster: a connection to each master, and the table of who has which slot. A node that
-//! does not answer costs nobody else anything. What an answer means is not known here.
+//! A cluster: a connection to each master, and the table of which has which slot. A node that does not
+//! answer delays no request to another. What an answer means is not known here.
 //!
 //! Not by the client crate's own connection to a cluster: that one sends a request again by itself
 //! when a connection broke, and does not say so; and while it looks for a node, nothing reaches the
@@ -7,22 +7,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::future::select_ok;
-use redis::{
-    Client, Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind,
-    Value,
-};
+use lockkit_core::driver::locked;
+use redis::{Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::failure::{Again, Failed, bounded};
-use crate::link::Turn;
-use crate::own::{NOT_A_WORD, Own};
-use crate::peer::Heard;
-use crate::source::{Address, Source, elsewhere};
-use crate::voice::Voice;
-use crate::{keys, reply};
+use crate::connection::{SILENCE, ServerConnection};
+use crate::error::{RequestError, bounded};
+use crate::locator::ServerLocator;
+use crate::peer::Response;
+use crate::publisher::Publisher;
+use crate::server::{Address, Priority, address_of, client_at, into_result};
+use crate::{decode, keys};
 
 /// How often a request is sent on to where a node says that its slot is.
 const REDIRECTS: u32 = 5;
@@ -36,28 +34,29 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Cluster(Arc<ClusterState>);
 
 struct ClusterState {
-    /// Those that somebody named: asked when none that is known answers.
-    named: Vec<(Address, Arc<Own>)>,
+    /// The configured ones: asked when none that is known answers.
+    named: Vec<(Address, Arc<ServerConnection>)>,
     /// How to log in.
     client: Client,
-    voice: Arc<Voice>,
+    publisher: Arc<Publisher>,
     limit: Duration,
-    table: Mutex<Table>,
-    looking: AtomicBool,
+    table: Mutex<SlotTable>,
+    /// Whether the table is being read in the background.
+    refreshing: AtomicBool,
 }
 
 /// The first and the last slot of a range, and its master.
-type Range = (u16, u16, Address);
+type SlotRange = (u16, u16, Address);
 
 #[derive(Default)]
-struct Table {
-    ranges: Vec<Range>,
+struct SlotTable {
+    ranges: Vec<SlotRange>,
     /// Slots that have moved since the table was read.
     moved: HashMap<u16, Address>,
-    nodes: HashMap<Address, Arc<Own>>,
+    nodes: HashMap<Address, Arc<ServerConnection>>,
 }
 
-impl Table {
+impl SlotTable {
     fn owner(&self, slot: u16) -> Option<Address> {
         let range = || self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         self.moved.get(&slot).or_else(|| range().map(|(_, _, address)| address)).cloned()
@@ -65,29 +64,30 @@ impl Table {
 }
 
 impl Cluster {
-    /// Asks nobody yet. `nodes` has one at least.
-    pub(crate) fn new(nodes: &[Client], voice: &Arc<Voice>, limit: Duration) -> Self {
-        let own = |client: &Client| {
-            let own = Own::new(Arc::new(Source::Client(client.clone())), voice.clone(), limit);
-            (address(client), Arc::new(own))
+    /// Connects to no node yet. `nodes` has one at least.
+    pub(crate) fn new(nodes: &[Client], publisher: &Arc<Publisher>, limit: Duration) -> Self {
+        let connection = |client: &Client| {
+            let locator = Arc::new(ServerLocator::Client(client.clone()));
+            let connection = ServerConnection::new(locator, publisher.clone(), limit);
+            (address_of(client), Arc::new(connection))
         };
         Self(Arc::new(ClusterState {
-            named: nodes.iter().map(own).collect(),
+            named: nodes.iter().map(connection).collect(),
             client: nodes[0].clone(),
-            voice: voice.clone(),
+            publisher: publisher.clone(),
             limit,
             table: Mutex::default(),
-            looking: AtomicBool::new(false),
+            refreshing: AtomicBool::new(false),
         }))
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
+        locked(&self.0.table)
     }
 
     pub(crate) fn close(&self) {
-        *self.table() = Table::default();
-        self.0.named.iter().for_each(|(_, own)| own.close());
+        *self.table() = SlotTable::default();
+        self.0.named.iter().for_each(|(_, connection)| connection.close());
     }
 
     /// Sends a command to the master that has this key.
@@ -95,22 +95,27 @@ impl Cluster {
         &self,
         cmd: &Cmd,
         key: &str,
-        turn: Turn,
-    ) -> Result<Heard<Value>, Failed> {
-        let mut sent = Sent { cluster: self, at: Instant::now(), over: false };
-        let answer = self.send_on(cmd, keys::slot(key), turn).await;
-        sent.over = true;
+        priority: Priority,
+    ) -> Result<Response<Value>, RequestError> {
+        let mut sent = InFlight { cluster: self, sent_at: Instant::now(), answered: false };
+        let answer = self.send_redirected(cmd, keys::slot(key), priority).await;
+        sent.answered = true;
         answer
     }
 
-    async fn send_on(&self, cmd: &Cmd, slot: u16, turn: Turn) -> Result<Heard<Value>, Failed> {
+    async fn send_redirected(
+        &self,
+        cmd: &Cmd,
+        slot: u16,
+        priority: Priority,
+    ) -> Result<Response<Value>, RequestError> {
         let (mut redirects, mut pauses) = (0, 0);
         loop {
-            let failed = match self.node_of(slot).await?.send(cmd, turn).await {
+            let failed = match self.node_of(slot).await?.send(cmd, priority).await {
                 Ok(value) => return Ok(value),
                 Err(failed) => failed,
             };
-            let failed = match self.asked_elsewhere(cmd, &failed).await {
+            let failed = match self.send_asking(cmd, &failed).await {
                 Some(Ok(value)) => return Ok(value),
                 Some(Err(failed)) => failed,
                 None => failed,
@@ -125,7 +130,7 @@ impl Cluster {
                     pauses += 1;
                 }
                 ErrorKind::Io => {
-                    self.look_again();
+                    self.refresh();
                     return Err(failed);
                 }
                 _ => return Err(failed),
@@ -139,12 +144,12 @@ impl Cluster {
         pipe: &Pipeline,
         count: usize,
         key: &str,
-    ) -> Result<Heard<Vec<Value>>, Failed> {
+    ) -> Result<Response<Vec<Value>>, RequestError> {
         let slot = keys::slot(key);
         let mut redirects = 0;
         loop {
             let answers = self.node_of(slot).await?.send_all(pipe, count).await;
-            let first = answers.as_ref().ok().and_then(|heard| heard.answer.first());
+            let first = answers.as_ref().ok().and_then(|response| response.value.first());
             let moved = first.and_then(moved);
             match (moved, &answers) {
                 (Some(error), _) if redirects < REDIRECTS => {
@@ -152,27 +157,25 @@ impl Cluster {
                     self.moved(&error);
                     continue;
                 }
-                (_, Err(failed)) if failed.error.is_io_error() => self.look_again(),
+                (_, Err(failed)) if failed.error.is_io_error() => self.refresh(),
                 _ => {}
             }
             return answers;
         }
     }
 
-    /// Sends a command that only looks to this master; once more when the connection turns out to
-    /// be dead.
-    pub(crate) async fn look_at(&self, node: &Address, cmd: &Cmd) -> Result<Value, Failed> {
-        let own = self.node(node).map_err(Failed::for_good)?;
-        let answer = match own.send(cmd, Turn::Waits).await {
-            Err(failed) if failed.again != Again::No => own.send(cmd, Turn::Waits).await,
-            answer => answer,
-        };
-        Ok(answer?.answer)
+    /// Sends a command once, to this node.
+    pub(crate) async fn send_to(
+        &self,
+        node: &Address,
+        cmd: &Cmd,
+    ) -> Result<Response<Value>, RequestError> {
+        self.node(node).map_err(RequestError::unsent)?.send(cmd, Priority::Waits).await
     }
 
     /// Where the masters are by now.
     pub(crate) async fn masters(&self) -> RedisResult<Vec<Address>> {
-        self.look().await?;
+        self.read_table().await?;
         let mut masters: Vec<_> = self.table().nodes.keys().cloned().collect();
         masters.sort();
         Ok(masters)
@@ -180,11 +183,11 @@ impl Cluster {
 
     /// A slot that is on its way to another node: what the first one does not have any more, that one
     /// is asked for.
-    async fn asked_elsewhere(
+    async fn send_asking(
         &self,
         cmd: &Cmd,
-        failed: &Failed,
-    ) -> Option<Result<Heard<Value>, Failed>> {
+        failed: &RequestError,
+    ) -> Option<Result<Response<Value>, RequestError>> {
         if failed.error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
             return None;
         }
@@ -193,66 +196,65 @@ impl Cluster {
         pipe.cmd("ASKING");
         pipe.add_command(cmd.clone());
         let answers = node.send_all(&pipe, 2).await;
-        Some(answers.and_then(|Heard { mut answer, from }| {
-            let last = answer.pop().unwrap_or(Value::Nil);
-            let answer = last.extract_error().map_err(Failed::for_good)?;
-            Ok(Heard { answer, from })
+        Some(answers.and_then(|Response { mut value, peer, .. }| {
+            let last = value.pop().unwrap_or(Value::Nil);
+            Ok(Response::new(into_result(last).map_err(RequestError::of)?, peer))
         }))
     }
 
-    async fn node_of(&self, slot: u16) -> Result<Arc<Own>, Failed> {
+    async fn node_of(&self, slot: u16) -> Result<Arc<ServerConnection>, RequestError> {
         let mut owner = self.table().owner(slot);
         if owner.is_none() {
-            self.look().await.map_err(Failed::for_good)?;
+            self.read_table().await.map_err(RequestError::unsent)?;
             owner = self.table().owner(slot);
         }
-        let nobody = || (ErrorKind::ClusterConnectionNotFound, "no node has the slot").into();
-        let node = owner.ok_or_else(nobody).and_then(|owner| self.node(&owner));
-        node.map_err(Failed::for_good)
+        let unowned = || (ErrorKind::ClusterConnectionNotFound, "no node has the slot").into();
+        let node = owner.ok_or_else(unowned).and_then(|owner| self.node(&owner));
+        node.map_err(RequestError::unsent)
     }
 
-    fn node(&self, address: &Address) -> RedisResult<Arc<Own>> {
+    fn node(&self, address: &Address) -> RedisResult<Arc<ServerConnection>> {
         let mut table = self.table();
-        if let Some(own) = table.nodes.get(address) {
-            return Ok(own.clone());
+        if let Some(connection) = table.nodes.get(address) {
+            return Ok(connection.clone());
         }
-        let client = elsewhere(&self.0.client, address.clone())?;
-        let source = Arc::new(Source::Client(client));
-        let own = Arc::new(Own::new(source, self.0.voice.clone(), self.0.limit));
-        table.nodes.insert(address.clone(), own.clone());
-        Ok(own)
+        let locator = ServerLocator::Client(client_at(&self.0.client, address.clone())?);
+        let (publisher, limit) = (self.0.publisher.clone(), self.0.limit);
+        let connection = Arc::new(ServerConnection::new(Arc::new(locator), publisher, limit));
+        table.nodes.insert(address.clone(), connection.clone());
+        Ok(connection)
     }
 
     /// A slot is elsewhere, and others may be.
     fn moved(&self, error: &RedisError) {
         if let (Some((host, port)), Some((_, slot))) = (redirect(error), error.redirect_node()) {
             let mut table = self.table();
-            // A node that does not know its host means that of the one who says so.
+            // A node that does not know its host means that of the node which says so.
             let same = || table.owner(slot).map(|(host, _)| host).unwrap_or_default();
             let host = if host.is_empty() { same() } else { host };
             table.moved.insert(slot, (host, port));
         }
-        self.look_again();
+        self.refresh();
     }
 
-    /// Reads the table again, in the background; once for all who ask for it.
-    fn look_again(&self) {
+    /// Reads the table again in the background, once for all requests that ask for it.
+    fn refresh(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.0.looking.swap(true, Ordering::AcqRel) {
+        if self.0.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
         let cluster = self.clone();
         runtime.spawn(async move {
-            let _looking = Looking(&cluster.0.looking);
-            if let Err(error) = cluster.look().await {
+            let _refreshing = Refreshing(&cluster.0.refreshing);
+            if let Err(error) = cluster.read_table().await {
                 tracing::debug!(%error, "no node of the cluster says who has which slot");
             }
             tokio::time::sleep(PAUSE).await;
         });
     }
 
-    /// Reads the table from whichever node answers first.
-    async fn look(&self) -> RedisResult<()> {
+    /// Reads the table from the node that answers first.
+    async fn read_table(&self) -> RedisResult<()> {
         let known: Vec<_> = self.table().nodes.clone().into_iter().collect();
         let slots = match self.ask_any(&known).await {
             Ok(slots) => slots,
@@ -268,13 +270,16 @@ impl Cluster {
         ranges.iter().try_for_each(|(_, _, master)| self.node(master).map(drop))
     }
 
-    async fn ask_any(&self, nodes: &[(Address, Arc<Own>)]) -> RedisResult<Vec<Range>> {
-        let asked = nodes.iter().map(|((host, _), own)| {
+    async fn ask_any(
+        &self,
+        nodes: &[(Address, Arc<ServerConnection>)],
+    ) -> RedisResult<Vec<SlotRange>> {
+        let asked = nodes.iter().map(|((host, _), connection)| {
             Box::pin(async move {
                 let mut cmd = redis::cmd("CLUSTER");
                 cmd.arg("SLOTS");
-                let answer = own.send(&cmd, Turn::First).await.map_err(|failed| failed.error)?;
-                read_slots(answer.answer, host)
+                let sent = connection.send(&cmd, Priority::First).await;
+                decode_slots(sent.map_err(|failed| failed.error)?.value, host)
             })
         });
         let asked: Vec<_> = asked.collect();
@@ -285,26 +290,26 @@ impl Cluster {
     }
 }
 
-/// A request under way. Whoever gives up waiting for it sooner than the time limit has seen all the
-/// same that a node is silent: another one may have taken its place.
-struct Sent<'a> {
+/// A request in flight. A caller that gives up sooner than the time limit has seen all the same that a
+/// node is silent: another one may have taken its place.
+struct InFlight<'a> {
     cluster: &'a Cluster,
-    at: Instant,
-    over: bool,
+    sent_at: Instant,
+    answered: bool,
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if !self.over && self.at.elapsed() >= NOT_A_WORD {
-            self.cluster.look_again();
+        if !self.answered && self.sent_at.elapsed() >= SILENCE {
+            self.cluster.refresh();
         }
     }
 }
 
-/// Somebody reads the table, for as long as this lives: not longer than its runtime.
-struct Looking<'a>(&'a AtomicBool);
+/// The table is being read, for as long as this lives: not longer than its runtime.
+struct Refreshing<'a>(&'a AtomicBool);
 
-impl Drop for Looking<'_> {
+impl Drop for Refreshing<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -331,17 +336,8 @@ fn redirect(error: &RedisError) -> Option<Address> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-fn address(client: &Client) -> Address {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            (host.clone(), *port)
-        }
-        _ => Address::default(),
-    }
-}
-
 /// The ranges of `CLUSTER SLOTS`. A node whose host is not known there is at the one that was asked.
-fn read_slots(answer: Value, asked: &str) -> RedisResult<Vec<Range>> {
+fn decode_slots(answer: Value, asked: &str) -> RedisResult<Vec<SlotRange>> {
     let unknown = || RedisError::from((ErrorKind::UnexpectedReturnType, "no table of slots"));
     let Value::Array(ranges) = answer else { return Err(unknown()) };
     let range = |range: Value| {
@@ -350,8 +346,8 @@ fn read_slots(answer: Value, asked: &str) -> RedisResult<Vec<Range>> {
         else {
             return None;
         };
-        let host = reply::text(master.first()?).filter(|host| !host.is_empty()).unwrap_or(asked);
-        let port = u16::try_from(reply::number(master.get(1)?)?).ok()?;
+        let host = decode::text(master.first()?).filter(|host| !host.is_empty()).unwrap_or(asked);
+        let port = u16::try_from(decode::number(master.get(1)?)?).ok()?;
         let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
         Some((first, last, (host.to_owned(), port)))
     };

@@ -1,5 +1,5 @@
-//! The driver: each verb is one call of a script. No deadlines and no rule of the queue here; the
-//! first are core's, the second is in `scripts/line.lua`.
+//! The driver: each operation is one call of a script. No deadlines and no rule of the queue here; the
+//! first are core's, the second is in `scripts/queue.lua`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,26 +9,25 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Attempted, BreakMode, Flights, Grant, KnownBases, LockDriver, Registers, Renewal, Renewed,
-    Replies, ServerRun, SetLimit, Step, Writes,
+    Batch, BatchError, BatchOutcome, BreakMode, Flights, Grant, KnownBases, LockDriver, Registers,
+    Renewal, Renewed, ServerRun, SetLimit, Writes,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
-use crate::failure::to_error;
-use crate::flight::FLIGHTS;
-use crate::link::Link;
-use crate::listing::Listing;
-use crate::peer::Heard;
+use crate::batch::FLIGHTS;
+use crate::inner::RedisInner;
+use crate::locator::ServerLocator;
+use crate::publisher::Publisher;
 use crate::replicas::Replicas;
-use crate::script::{self, Call, Script};
-use crate::source::Source;
+use crate::scan::ScanCache;
+use crate::script::{self, Script};
 use crate::tokens::HighestTokens;
-use crate::voice::{Voice, is_about_rights};
-use crate::wake::Wakes;
-use crate::{BACKEND, health, keys, reply};
+use crate::transport::Transport;
+use crate::waiters::WaiterRegistry;
+use crate::{BACKEND, decode, health, keys};
 
 /// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
 ///
@@ -48,21 +47,7 @@ use crate::{BACKEND, health, keys, reply};
 /// # Ok(()) }
 /// ```
 pub struct RedisDriver {
-    pub(crate) shared: Arc<Shared>,
-}
-
-/// What the driver and its subscription share.
-pub(crate) struct Shared {
-    pub(crate) link: Link,
-    pub(crate) wakes: Wakes,
-    pub(crate) tokens: HighestTokens,
-    pub(crate) bases: KnownBases,
-    pub(crate) writes: Writes,
-    pub(crate) replicas: Option<Replicas>,
-    pub(crate) listing: Listing,
-    pub(crate) source: Arc<Source>,
-    pub(crate) limit: Duration,
-    pub(crate) capabilities: Capabilities,
+    pub(crate) inner: Arc<RedisInner>,
 }
 
 const CAPABILITIES: Capabilities = {
@@ -82,7 +67,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::DataLost, Guarantee::Tokens),
         (Fault::OlderDataRestored, Guarantee::Tokens),
         (Fault::Failover, Guarantee::Tokens),
-        // Each of two masters has its own line, and who stood in it keeps an old token.
+        // Each of two masters has its own queue, and the claims in it keep tokens of the old master.
         (Fault::SplitBrain, Guarantee::Nothing),
         // Ends of leases are absolute times.
         (Fault::OtherClockTakesOver, Guarantee::Tokens),
@@ -98,157 +83,99 @@ const CAPABILITIES: Capabilities = {
 
 impl RedisDriver {
     pub(crate) fn start(
-        link: Link,
-        source: Arc<Source>,
-        voice: Arc<Voice>,
+        transport: Transport,
+        locator: Arc<ServerLocator>,
+        publisher: Arc<Publisher>,
         replicas: Option<Replicas>,
         limit: Duration,
     ) -> Self {
         let mut capabilities = CAPABILITIES;
-        if let Link::Cluster(_) = link {
+        if let Transport::Cluster(_) = transport {
             // A call reaches one slot, and no claim is to wait for another's node.
             capabilities.flights = Flights::SINGLE;
             // Each of its shards has data and failovers of its own: no run tells of them all, and so
             // it is no member of a quorum.
             capabilities.raise = false;
         }
-        let shared = Arc::new(Shared {
-            link,
-            wakes: Wakes::new(voice),
+        let inner = Arc::new(RedisInner {
+            transport,
+            publisher,
+            waiters: WaiterRegistry::default(),
             tokens: HighestTokens::new(),
             bases: KnownBases::default(),
             writes: Writes::default(),
             replicas,
-            listing: Listing::default(),
-            source,
+            listing: ScanCache::default(),
+            locator,
             limit,
             capabilities,
         });
-        let driver = Self { shared };
+        let driver = Self { inner };
         driver.ensure_listening();
         driver
     }
 
-    /// Makes sure that somebody listens. (A subscription ends when its runtime does, which may be
-    /// before the driver does.)
+    /// Makes sure that there is a subscription. (It ends when its runtime does, which may be before the
+    /// driver does.)
     pub(crate) fn ensure_listening(&self) {
-        self.shared.wakes.claims.attend(&self.shared);
+        self.inner.waiters.claims.attend(&self.inner);
+    }
+
+    /// One claim, one call of a script that answers as `renew` does.
+    async fn change(
+        &self,
+        claim: &Claim,
+        script: &Script,
+        argument: Option<String>,
+    ) -> Result<Renewal, Error> {
+        let (key, bucket) = keys::lock(&claim.key);
+        let counter = keys::counter(bucket);
+        let mut args = keys::claim_args(claim).to_vec();
+        args.extend(argument);
+        let answer = self.inner.run(script, &[&key, &counter], &args).await?;
+        let (renewal, lease) = decode::renewal(claim, &answer)?;
+        self.inner.note(claim, &renewal, lease);
+        Ok(renewal)
     }
 }
 
 impl fmt::Debug for RedisDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { link, wakes, .. } = &*self.shared;
-        f.debug_struct("RedisDriver")
-            .field("link", link)
-            .field("wakes", wakes)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        keys: &[impl script::Key],
-        args: &[impl script::Arg],
-    ) -> Result<Value, Error> {
-        Ok(self.run_counting(script, keys, args, None).await?.result)
-    }
-
-    /// The same, with the number of attempts before this answer that were not answered. An attempt
-    /// after another one has `again` behind its arguments.
-    pub(crate) async fn run_counting(
-        &self,
-        script: &Script,
-        keys: &[impl script::Key],
-        args: &[impl script::Arg],
-        again: Option<&[u8]>,
-    ) -> Result<Attempted<Value>, Error> {
-        let sent = self.run_heard(script, keys, args, again).await?;
-        Ok(sent.map(|heard| heard.answer))
-    }
-
-    /// The same, with who answered.
-    pub(crate) async fn run_heard(
-        &self,
-        script: &Script,
-        keys: &[impl script::Key],
-        args: &[impl script::Arg],
-        again: Option<&[u8]>,
-    ) -> Result<Attempted<Heard<Value>>, Error> {
-        let mute = self.wakes.voice.is_mute();
-        let sent = if let Link::Cluster(_) = self.link {
-            // While a slot moves to another node, both of them refuse each command of a script whose key
-            // they do not have, also in the middle of it, after others have written. A call that names
-            // two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
-            let never = keys.first().and_then(|key| keys::never(key.as_ref()));
-            let keys: Vec<_> = keys.iter().map(AsRef::as_ref).chain(never.as_deref()).collect();
-            let call = Call { keys: &keys, args };
-            Box::pin(script.call(&self.link, call, again, mute)).await
-        } else {
-            script.call(&self.link, Call { keys, args }, again, mute).await
-        };
-        match sent {
-            Ok(Attempted { result: Heard { answer, from }, ambiguous }) => match self.heard(answer)
-            {
-                Value::ServerError(error) => Err(to_error(error.into())),
-                answer => Ok(Attempted::after(ambiguous, Heard { answer, from })),
-            },
-            Err(failed) if is_about_rights(&failed.error) => {
-                Err(Box::pin(self.forbidden(failed, keys[0].as_ref())).await)
-            }
-            Err(failed) => Err(failed.into()),
-        }
-    }
-
-    /// One claim, one call of a script that answers as `renew` does.
-    async fn about(
-        &self,
-        claim: &Claim,
-        script: &Script,
-        more: Option<&str>,
-    ) -> Result<Renewal, Error> {
-        let (key, bucket) = keys::lock(&claim.key);
-        let counter = keys::counter(bucket);
-        let mut args = keys::claim_args(claim).to_vec();
-        args.extend(more.map(str::to_owned));
-        let answer = self.run(script, &[&key, &counter], &args).await?;
-        Ok(self.note(claim, reply::renewal(claim, &answer)?))
+        f.debug_struct("RedisDriver").field("waiters", &self.inner.waiters).finish_non_exhaustive()
     }
 }
 
 #[async_trait]
 impl LockDriver for RedisDriver {
     fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
+        &self.inner.capabilities
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         self.ensure_listening();
-        self.shared.carry(steps).await
+        self.inner.submit(batch).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         self.ensure_listening();
-        let shared = &*self.shared;
-        let outcome = shared.wakes.claims.outcome(claim).await;
+        let inner = &*self.inner;
+        let outcome = inner.waiters.claims.outcome(claim).await;
         if let Ok(grant) = &outcome {
             // It waits until replicas have it: renewals meanwhile do not tell core that it holds.
-            shared.confirm(&[claim]).await.pop().transpose()?;
-            shared.tokens.saw(keys::lock(&claim.key).1, grant.token.get());
+            inner.confirm(std::slice::from_ref(claim)).await.pop().transpose()?;
+            inner.tokens.saw(keys::lock(&claim.key).1, grant.token.get());
         }
-        shared.wakes.claims.strike(&claim.id);
+        inner.waiters.claims.strike(&claim.id);
         outcome
     }
 
     async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
         self.ensure_listening();
-        self.shared.wakes.claims.notified(claim).await;
+        self.inner.waiters.claims.notified(claim).await;
         Ok(())
     }
 
@@ -261,11 +188,11 @@ impl LockDriver for RedisDriver {
         claims: &[Arc<Claim>],
     ) -> Result<Vec<Result<Renewed, Error>>, Error> {
         let sent = SteadyClock.now();
-        let mut answers = self.shared.renew(claims).await;
-        if self.shared.replicas.is_some() {
+        let mut answers = self.inner.renew(claims).await;
+        if self.inner.replicas.is_some() {
             for (claim, answer) in claims.iter().zip(&mut answers) {
                 if let Ok(answer) = answer {
-                    self.shared.not_before_replicas(claim, &mut answer.renewal, sent);
+                    self.inner.not_before_replicas(claim, &mut answer.renewal, sent);
                 }
             }
         }
@@ -276,8 +203,8 @@ impl LockDriver for RedisDriver {
         let (key, _) = keys::lock(&claim.key);
         let ms = keys::millis(ttl);
         let args = [claim.id.to_hex(), ms.to_string()];
-        let answer = self.shared.run(&script::SHORTEN, &[&key], &args).await?;
-        Ok(match reply::renewal(claim, &answer)?.0 {
+        let answer = self.inner.run(&script::SHORTEN, &[&key], &args).await?;
+        Ok(match decode::renewal(claim, &answer)?.0 {
             Renewal::Holds(grant) => {
                 Renewal::Holds(Grant { ttl: Duration::from_millis(ms), ..grant })
             }
@@ -286,34 +213,34 @@ impl LockDriver for RedisDriver {
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.shared.about(claim, &script::DOWNGRADE, None).await
+        self.change(claim, &script::DOWNGRADE, None).await
     }
 
     async fn break_claim(
         &self,
         key: &Key,
         token: Token,
-        force: BreakMode,
+        mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (key, _) = keys::lock(key);
         let record = serde_json::to_vec(record).map_err(|e| Error::permanent(BACKEND, e))?;
-        let force: &[u8] = match force {
+        let mode: &[u8] = match mode {
             BreakMode::Graceful => b"graceful",
-            BreakMode::Forced => b"force",
+            BreakMode::Forced => b"forced",
         };
         let token = keys::token(token.get());
-        let args = [token.as_bytes(), force, &record];
-        let answer = self.shared.run(&script::BREAK, &[&key], &args).await?;
+        let args = [token.as_bytes(), mode, &record];
+        let answer = self.inner.run(&script::BREAK, &[&key], &args).await?;
         Ok(answer == Value::Int(1))
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.shared.look_at(key).await
+        self.inner.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.page(request).await
+        self.inner.page(request).await
     }
 
     async fn namespaces(
@@ -321,15 +248,14 @@ impl LockDriver for RedisDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        self.shared.page_of_namespaces(after, limit).await
+        self.inner.page_of_namespaces(after, limit).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        if !self.shared.capabilities.raise || matches!(claim.mode, Mode::Permits { .. }) {
+        if !self.inner.capabilities.raise || matches!(claim.mode, Mode::Permits { .. }) {
             return Err(self.unsupported("raising these tokens"));
         }
-        let token = keys::token(token.get());
-        self.shared.about(claim, &script::RAISE, Some(&token)).await
+        self.change(claim, &script::RAISE, Some(keys::token(token.get()))).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
@@ -339,42 +265,45 @@ impl LockDriver for RedisDriver {
             SetLimit::To(limit) => ("to", limit.to_string()),
         };
         let args = [when.as_bytes(), limit.as_bytes()];
-        let answer = self.shared.run(&script::RESIZE, &[&key], &args).await?;
-        let limit = reply::number(&answer).and_then(|limit| limit.try_into().ok());
-        limit.ok_or_else(|| reply::unexpected(&answer))
+        let answer = self.inner.run(&script::RESIZE, &[&key], &args).await?;
+        let limit = decode::number(&answer).and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(|| decode::unexpected(&answer))
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let base = self.shared.run(&script::BASE, &[&keys::base(namespace)], &[b"0"]).await?;
-        let number = reply::text(&base).and_then(|text| text.parse().ok());
-        let number = number.ok_or_else(|| reply::unexpected(&base))?;
-        self.shared.bases.saw(BACKEND, namespace, number)
+        let counter = self.inner.run(&script::BASE, &[&keys::base(namespace)], &[b"0"]).await?;
+        let number = decode::text(&counter).and_then(|text| text.parse().ok());
+        let number = number.ok_or_else(|| decode::unexpected(&counter))?;
+        self.inner.bases.saw(BACKEND, namespace, number)
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        let key = keys::base(namespace);
-        let base = base.to_string();
-        self.shared.run(&script::BASE, &[&key], &[base.as_bytes()]).await.map(drop)
+    async fn raise_namespace_counter(
+        &self,
+        namespace: &Namespace,
+        counter: u64,
+    ) -> Result<(), Error> {
+        let (key, counter) = (keys::base(namespace), counter.to_string());
+        self.inner.run(&script::BASE, &[&key], &[counter.as_bytes()]).await.map(drop)
     }
 
     async fn promises(&self) -> Result<Promises, Error> {
-        self.shared.promises().await
+        self.inner.promises().await
     }
 
     async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>, Error> {
-        health::run(&self.shared).await
+        health::run(&self.inner).await
     }
 
     async fn keeps_writes(&self) -> Result<bool, Error> {
-        health::keeps_writes(&self.shared).await
+        health::keeps_writes(&self.inner).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        health::examine_all(&self.shared).await
+        health::examine_all(&self.inner).await
     }
 
     async fn close(&self) {
-        self.shared.wakes.claims.close();
-        self.shared.link.close();
+        self.inner.waiters.claims.close();
+        self.inner.transport.close();
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator should know about a server: read from `INFO`, said as findings.
+//! What an operator should know about a server: findings, from `INFO`.
 
 use std::collections::HashMap;
 
@@ -8,23 +8,26 @@ use lockkit_core::driver::ServerRun;
 use lockkit_core::state::{Finding, Health, Severity};
 use redis::Value;
 
-use crate::driver::Shared;
+use crate::error::is_about_rights;
+use crate::inner::RedisInner;
 use crate::keys::BUCKETS;
-use crate::link::Link;
-use crate::source::Source;
-use crate::voice::is_about_rights;
-use crate::{keys, nodes, reply, script};
+use crate::locator::ServerLocator;
+use crate::transport::Transport;
+use crate::{decode, keys, script};
 
-pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
-    let cluster = matches!(shared.link, Link::Cluster(_));
-    let nodes = nodes::masters(shared).await?;
-    let asked = nodes.iter().map(|node| nodes::ask(shared, node.as_ref(), redis::cmd("INFO")));
+pub(crate) async fn examine(inner: &RedisInner) -> Result<Health, Error> {
+    let transport = &inner.transport;
+    let cluster = matches!(transport, Transport::Cluster(_));
+    let (nodes, info) = (transport.masters().await?, redis::cmd("INFO"));
+    let asked = nodes.iter().map(|node| transport.read(node.as_ref(), &info));
     let (mut infos, mut silent) = (Vec::new(), Vec::new());
     for (node, answer) in nodes.iter().zip(join_all(asked).await) {
         match (answer, node) {
             (Ok(info), _) => infos.push(text(info)?),
-            (Err(error), Some((host, port))) => silent.push((format!("{host}:{port}"), error)),
-            (Err(error), None) => return Err(error),
+            (Err(error), Some((host, port))) => {
+                silent.push((format!("{host}:{port}"), Error::from(error)));
+            }
+            (Err(error), None) => return Err(error.into()),
         }
     }
     if infos.is_empty()
@@ -34,7 +37,7 @@ pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
     }
     let mut health = Health::well(server(&facts(infos.first().map_or("", String::as_str))));
     for finding in infos.iter().flat_map(|info| findings(&facts(info), cluster)) {
-        // What holds for all nodes is said once.
+        // What is true of all nodes is one finding.
         if !health.findings.contains(&finding) {
             health = health.with(finding);
         }
@@ -48,16 +51,16 @@ pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
     }))
 }
 
-/// What an operator asks for, beyond what is looked at on every connection: counters of tokens that are
+/// What an operator asks for, beyond what is read at every connection: counters of tokens that are
 /// none. (In a cluster, whose nodes have some each, the error of an acquire names its counter.)
-pub(crate) async fn examine_all(shared: &Shared) -> Result<Health, Error> {
-    let health = examine(shared).await?;
-    if let Link::Cluster(_) = shared.link {
+pub(crate) async fn examine_all(inner: &RedisInner) -> Result<Health, Error> {
+    let health = examine(inner).await?;
+    if let Transport::Cluster(_) = inner.transport {
         return Ok(health);
     }
     let (counters, none): (Vec<_>, [&str; 0]) = ((0..BUCKETS).map(keys::counter).collect(), []);
-    let foreign = reply::array(shared.run(&script::COUNTERS, &counters, &none).await?)?;
-    Ok(foreign.iter().filter_map(reply::text).fold(health, |health, counter| {
+    let foreign = decode::array(inner.run(&script::COUNTERS, &counters, &none).await?)?;
+    Ok(foreign.iter().filter_map(decode::text).fold(health, |health, counter| {
         health.with(Finding {
             severity: Severity::Problem,
             what: format!(
@@ -74,11 +77,11 @@ pub(crate) async fn examine_all(shared: &Shared) -> Result<Health, Error> {
 /// Redis' `run_id` is another one after each start, and with the server that takes over. Nothing
 /// tells these apart once it is done, so the identity is always the same, and
 /// [`keeps_writes`] is `false` where another server can take over.
-pub(crate) async fn run(shared: &Shared) -> Result<Option<ServerRun>, Error> {
-    if let Link::Cluster(_) = shared.link {
+pub(crate) async fn run(inner: &RedisInner) -> Result<Option<ServerRun>, Error> {
+    if let Transport::Cluster(_) = inner.transport {
         return Ok(None);
     }
-    match shared.link.look(redis::cmd("INFO").arg("server"), "").await {
+    match inner.transport.read(None, redis::cmd("INFO").arg("server")).await {
         Ok(info) => {
             let info = text(info)?;
             let id = facts(&info).get("run_id").copied();
@@ -91,12 +94,14 @@ pub(crate) async fn run(shared: &Shared) -> Result<Option<ServerRun>, Error> {
 
 /// Whether the append-only file has every write before it is acknowledged, and there is no replica
 /// that could take over.
-pub(crate) async fn keeps_writes(shared: &Shared) -> Result<bool, Error> {
-    if matches!(shared.link, Link::Cluster(_)) || matches!(*shared.source, Source::Sentinels(_)) {
+pub(crate) async fn keeps_writes(inner: &RedisInner) -> Result<bool, Error> {
+    if matches!(inner.transport, Transport::Cluster(_))
+        || matches!(*inner.locator, ServerLocator::Sentinels(_))
+    {
         return Ok(false);
     }
-    let info = shared.link.look(redis::cmd("INFO").arg("replication"), "").await?;
-    let settings = shared.link.look(redis::cmd("CONFIG").arg("GET").arg("append*"), "").await;
+    let info = inner.transport.read(None, redis::cmd("INFO").arg("replication")).await?;
+    let settings = inner.transport.read(None, redis::cmd("CONFIG").arg("GET").arg("append*")).await;
     let settings = settings.ok().and_then(|all| redis::from_redis_value(all).ok());
     let settings: HashMap<String, String> = settings.unwrap_or_default();
     let info = text(info)?;
@@ -112,7 +117,7 @@ pub(crate) async fn keeps_writes(shared: &Shared) -> Result<bool, Error> {
 pub(crate) fn text(info: Value) -> Result<String, Error> {
     match info {
         Value::VerbatimString { text, .. } => Ok(text),
-        other => reply::text(&other).map(str::to_owned).ok_or_else(|| reply::unexpected(&other)),
+        other => decode::text(&other).map(str::to_owned).ok_or_else(|| decode::unexpected(&other)),
     }
 }
 
@@ -130,25 +135,25 @@ fn server(facts: &HashMap<&str, &str>) -> String {
 fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
     let fact = |name| facts.get(name).copied().unwrap_or_default();
     let mut found = Vec::new();
-    let mut say = |severity, what: String, advice: &str| {
+    let mut find = |severity, what: String, advice: &str| {
         found.push(Finding { severity, what, advice: advice.to_owned() });
     };
     if is_older(fact("redis_version"), (6, 2)) {
-        say(
+        find(
             Severity::Warning,
             format!("the server is version {}", fact("redis_version")),
             "use 6.2 or later: lockkit is not tested with older ones",
         );
     }
     if fact("role") == "slave" {
-        say(
+        find(
             Severity::Problem,
             "this server is a replica, which takes no writes".to_owned(),
             "connect to the master, through sentinel or the cluster if there is one",
         );
     }
     if let Some(policy) = eviction(facts) {
-        say(
+        find(
             Severity::Problem,
             format!(
                 "the eviction policy is {policy}: when memory is short, locks disappear while they \
@@ -158,14 +163,14 @@ fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
         );
     }
     if let Some(product) = several_masters(facts) {
-        say(
+        find(
             Severity::Problem,
             format!("this is {product}: several servers take writes, and each would grant a lock"),
             "keep locks on a server, or behind sentinels, with one master at a time",
         );
     }
     if fact("aof_enabled") == "0" {
-        say(
+        find(
             Severity::Note,
             "there is no append-only file: locks are forgotten when the server restarts".to_owned(),
             "set appendonly yes, or rely on tokens, which grow all the same",
@@ -173,14 +178,14 @@ fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
     }
     let replicated = fact("connected_slaves").parse().unwrap_or(0) > 0;
     if replicated && !cluster && fact("role") == "master" {
-        say(
+        find(
             Severity::Note,
             "replication is asynchronous: a failover may forget the locks granted last".to_owned(),
             "rely on tokens, or set min_replicas, which makes it rarer",
         );
     }
     if fact("loading") == "1" {
-        say(
+        find(
             Severity::Warning,
             "the server is loading its data".to_owned(),
             "wait until it is done",

@@ -2,6 +2,7 @@
 //! claim is written. The one place that knows; the scripts say the same in their headers.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use lockkit_core::driver::{Patience, RegisterKey};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
@@ -86,6 +87,9 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % 16_384
 }
 
+/// The version of the format. It has no hash tag, so it is in one slot of a cluster.
+pub(crate) const FORMAT: &str = "lockkit:format";
+
 /// The token base of a namespace.
 pub(crate) fn base(namespace: &Namespace) -> String {
     format!("lockkit:base:{}", escaped(namespace))
@@ -151,7 +155,7 @@ pub(crate) fn token(token: u64) -> String {
 }
 
 /// A claim as the string that it is while it is alone, behind its token:
-/// ` ID HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
+/// ` ID HOLD_MS WAIT_MS CLIENT LABEL`, the label being `PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
 pub(crate) fn claim(claim: &Claim, client: &str) -> String {
     let ClientIdentity { host, pid, program } = &*claim.identity;
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
@@ -178,8 +182,8 @@ pub(crate) fn claim(claim: &Claim, client: &str) -> String {
     text
 }
 
-/// What `claim` shows to people, read back.
-pub(crate) fn shown(text: &str) -> (ClientIdentity, Option<String>) {
+/// The label of a claim, read back: what is shown to people.
+pub(crate) fn decode_label(text: &str) -> (ClientIdentity, Option<String>) {
     let mut parts = text.splitn(4, '\t');
     let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
     let host = parts.next().unwrap_or_default().to_owned();
@@ -187,25 +191,31 @@ pub(crate) fn shown(text: &str) -> (ClientIdentity, Option<String>) {
     (ClientIdentity { host, pid, program }, parts.next().map(str::to_owned))
 }
 
-/// How a claim wants to be put in line: `[t][ MODE WEIGHT CAPACITY]`. What is usual is not said: it
-/// waits, it is exclusive.
-pub(crate) fn how(claim: &Claim, patience: Patience) -> String {
-    let mut how = String::new();
+/// The options of an acquire: `[t][ MODE WEIGHT CAPACITY]`. Empty for the usual: a claim that waits and is
+/// exclusive.
+pub(crate) fn acquire_options(claim: &Claim, patience: Patience) -> String {
+    let mut options = String::new();
     if patience == Patience::Try {
-        how.push('t');
+        options.push('t');
     }
     let letter = match claim.mode {
-        Mode::Exclusive => return how,
+        Mode::Exclusive => return options,
         Mode::Shared => 's',
         Mode::Permits { .. } => 'p',
     };
-    how + &format!(" {letter} {} {}", claim.mode.weight(), claim.mode.capacity())
+    options + &format!(" {letter} {} {}", claim.mode.weight(), claim.mode.capacity())
 }
 
 /// The id and the two ttls in ms, by which scripts know a claim.
 pub(crate) fn claim_args(claim: &Claim) -> [String; 3] {
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     [claim.id.to_hex(), hold.to_string(), wait.to_string()]
+}
+
+/// The keys and arguments of `renew.lua` for these claims.
+pub(crate) fn renewal_args(claims: &[Arc<Claim>]) -> (Vec<String>, Vec<String>) {
+    let locks = claims.iter().map(|claim| lock(&claim.key).0);
+    (locks.collect(), claims.iter().flat_map(|claim| claim_args(claim)).collect())
 }
 
 /// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
@@ -312,7 +322,7 @@ mod tests {
             .with_note(Some("why not".into()));
         let text = claim(&claim_, "c1");
         let rest = text.strip_prefix(&format!(" {} 2 2 c1 ", claim_.id.to_hex())).unwrap();
-        let (identity, note) = shown(rest);
+        let (identity, note) = decode_label(rest);
         assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
         assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
     }

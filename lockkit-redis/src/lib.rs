@@ -1,6 +1,6 @@
-//! lockkit on Redis and Valkey: distributed locks with fencing tokens. Every verb is one Lua script
-//! and one round trip, which claims of one process share; waiters are told by a message; nothing stays
-//! behind after a lock's use but a fixed number of counters.
+//! lockkit on Redis and Valkey: distributed locks with fencing tokens. Every operation is one Lua script
+//! and one round trip, which claims of one process share; waiters are notified by a message; nothing is
+//! left after a lock's use but a fixed number of counters.
 //!
 //! | URL | reaches |
 //! | --- | --- |
@@ -12,36 +12,40 @@
 //! `rediss+sentinel` and `rediss+cluster` speak TLS. Options in the query: `timeout=2s`, `strict`,
 //! `min_replicas=N` ([`RedisOptions`] has them as methods), `sentinel_login=USER:PASSWORD`.
 //!
-//! A failover to a replica that lags, lost data and a stepped clock may let two hold at once: the
+//! A failover to a replica that lags, lost data and a stepped clock may let two clients hold at once: the
 //! later one has the greater token. `docs/redis.md` in the repository says what an operator sees.
 //!
-//! `redis` is re-exported, since clients and connections of the caller's may be handed over.
+//! `redis` is re-exported, since clients and connections of the caller may be handed over.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod batch;
 mod cluster;
+mod connection;
+mod decode;
 mod driver;
-mod failure;
-mod flight;
+mod error;
+mod format;
 mod health;
+mod inner;
 mod keys;
-mod link;
 mod listing;
-mod nodes;
+mod locator;
+mod notifications;
 mod options;
-mod own;
 mod peer;
 mod promises;
+mod publisher;
 mod registers;
 mod renewal;
 mod replicas;
-mod reply;
+mod scan;
 mod script;
 mod sentinel;
-mod source;
+mod server;
 mod tokens;
-mod voice;
-mod wake;
+mod transport;
+mod waiters;
 
 pub use driver::RedisDriver;
 pub use options::RedisOptions;

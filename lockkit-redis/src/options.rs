@@ -11,15 +11,15 @@ use redis::aio::ConnectionManager;
 use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use crate::cluster::Cluster;
+use crate::connection::ServerConnection;
 use crate::driver::RedisDriver;
-use crate::failure::{bounded, to_error};
-use crate::health;
-use crate::link::Link;
-use crate::own::Own;
+use crate::error::{bounded, to_error};
+use crate::locator::{ClusterNodes, ServerLocator};
+use crate::publisher::Publisher;
 use crate::replicas::Replicas;
 use crate::sentinel::Sentinels;
-use crate::source::{Nodes, Source};
-use crate::voice::Voice;
+use crate::transport::Transport;
+use crate::{format, health};
 
 /// How to connect. Also what stands in the query of a URL.
 ///
@@ -106,7 +106,7 @@ impl RedisOptions {
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn client(self, client: Client) -> Result<RedisDriver, Error> {
-        self.own(Source::Client(client)).await
+        self.server(ServerLocator::Client(client)).await
     }
 
     /// A driver that sends its commands through this connection manager, and listens for wake-ups
@@ -119,12 +119,13 @@ impl RedisOptions {
         mut manager: ConnectionManager,
         client: Client,
     ) -> Result<RedisDriver, Error> {
-        let (source, voice) = (Arc::new(Source::Client(client)), Arc::new(Voice::new()));
-        let greeting = voice.greet(&mut manager);
+        let locator = Arc::new(ServerLocator::Client(client));
+        let publisher = Arc::new(Publisher::new());
+        let greeting = publisher.greet(&mut manager);
         bounded(self.timeout, greeting).await.map_err(to_error)?;
-        let link = Link::Manager(manager, self.timeout);
-        let apart = self.link_to(&source, &voice);
-        self.finish(link, source, voice, apart).await
+        let transport = Transport::Manager(manager, self.timeout);
+        let for_replicas = self.transport_to(&locator, &publisher);
+        self.finish(transport, locator, publisher, for_replicas).await
     }
 
     /// A driver over the cluster that these nodes are in; the others are found, and logged in at as
@@ -137,33 +138,36 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to ask for the others"));
         }
-        let voice = Arc::new(Voice::new());
-        let [link, apart] =
-            [(); 2].map(|()| Link::Cluster(Cluster::new(&nodes, &voice, self.timeout)));
-        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), voice, apart).await
+        let publisher = Arc::new(Publisher::new());
+        let [transport, for_replicas] =
+            [(); 2].map(|()| Transport::Cluster(Cluster::new(&nodes, &publisher, self.timeout)));
+        let locator = Arc::new(ServerLocator::Any(ClusterNodes::new(nodes)));
+        self.finish(transport, locator, publisher, for_replicas).await
     }
 
-    async fn own(self, source: Source) -> Result<RedisDriver, Error> {
-        let (source, voice) = (Arc::new(source), Arc::new(Voice::new()));
-        let [link, apart] = [(); 2].map(|()| self.link_to(&source, &voice));
-        self.finish(link, source, voice, apart).await
+    async fn server(self, locator: ServerLocator) -> Result<RedisDriver, Error> {
+        let (locator, publisher) = (Arc::new(locator), Arc::new(Publisher::new()));
+        let [transport, for_replicas] = [(); 2].map(|()| self.transport_to(&locator, &publisher));
+        self.finish(transport, locator, publisher, for_replicas).await
     }
 
-    fn link_to(&self, source: &Arc<Source>, voice: &Arc<Voice>) -> Link {
-        Link::Own(Box::new(Own::new(source.clone(), voice.clone(), self.timeout)))
+    fn transport_to(&self, locator: &Arc<ServerLocator>, publisher: &Arc<Publisher>) -> Transport {
+        let connection = ServerConnection::new(locator.clone(), publisher.clone(), self.timeout);
+        Transport::Server(Box::new(connection))
     }
 
     async fn finish(
         self,
-        link: Link,
-        source: Arc<Source>,
-        voice: Arc<Voice>,
-        apart: Link,
+        transport: Transport,
+        locator: Arc<ServerLocator>,
+        publisher: Arc<Publisher>,
+        for_replicas: Transport,
     ) -> Result<RedisDriver, Error> {
         let least = Some(self.min_replicas).filter(|least| *least > 0);
-        let replicas = least.map(|least| Replicas::new(least, apart, self.timeout));
-        let driver = RedisDriver::start(link, source, voice, replicas, self.timeout);
-        let health = health::examine(&driver.shared).await?;
+        let replicas = least.map(|least| Replicas::new(least, for_replicas, self.timeout));
+        let driver = RedisDriver::start(transport, locator, publisher, replicas, self.timeout);
+        let health = health::examine(&driver.inner).await?;
+        format::check(&driver.inner).await?;
         for finding in &health.findings {
             let (what, advice) = (&finding.what, &finding.advice);
             match finding.severity {
@@ -203,7 +207,7 @@ fn provide_tls() {
 
 /// A URL, taken apart.
 struct ServerUrl {
-    kind: Kind,
+    kind: UrlKind,
     tls: bool,
     /// `USER:PASSWORD@`, or nothing.
     login: String,
@@ -218,7 +222,7 @@ struct ServerUrl {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum UrlKind {
     Single,
     Sentinel,
     Cluster,
@@ -229,12 +233,12 @@ impl ServerUrl {
         let wrong = |what: &str| Error::Config(format!("this Redis URL {what}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("has no ://"))?;
         let (kind, tls) = match scheme {
-            "redis" => (Kind::Single, false),
-            "rediss" => (Kind::Single, true),
-            "redis+sentinel" => (Kind::Sentinel, false),
-            "rediss+sentinel" => (Kind::Sentinel, true),
-            "redis+cluster" => (Kind::Cluster, false),
-            "rediss+cluster" => (Kind::Cluster, true),
+            "redis" => (UrlKind::Single, false),
+            "rediss" => (UrlKind::Single, true),
+            "redis+sentinel" => (UrlKind::Sentinel, false),
+            "rediss+sentinel" => (UrlKind::Sentinel, true),
+            "redis+cluster" => (UrlKind::Cluster, false),
+            "rediss+cluster" => (UrlKind::Cluster, true),
             _ => {
                 return Err(wrong(
                     "begins with none of redis, rediss, redis+sentinel, redis+cluster",
@@ -248,10 +252,10 @@ impl ServerUrl {
         };
         let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
-        if kind == Kind::Single && hosts.len() > 1 {
+        if kind == UrlKind::Single && hosts.len() > 1 {
             return Err(wrong("has several hosts: use redis+cluster:// or redis+sentinel://"));
         }
-        if kind == Kind::Sentinel && path.len() < 2 {
+        if kind == UrlKind::Sentinel && path.len() < 2 {
             return Err(wrong("needs the master's name: redis+sentinel://host:26379/MASTER"));
         }
         let mut server = Self {
@@ -309,7 +313,7 @@ impl ServerUrl {
         }
         match (&self.options.certificates, self.tls, self.kind) {
             (Some(_), false, _) => Err(Error::config("certificates need a URL that speaks TLS")),
-            (Some(_), true, Kind::Sentinel) => Err(Error::config(
+            (Some(_), true, UrlKind::Sentinel) => Err(Error::config(
                 "behind sentinels the system's certificates count, or those in SSL_CERT_FILE",
             )),
             _ => Ok(()),
@@ -321,7 +325,7 @@ impl ServerUrl {
         if self.tls {
             provide_tls();
         }
-        if self.kind == Kind::Sentinel {
+        if self.kind == UrlKind::Sentinel {
             return self.sentinel().map(drop);
         }
         self.hosts.iter().try_for_each(|host| self.info(host, &self.login, &self.path).map(drop))
@@ -329,16 +333,16 @@ impl ServerUrl {
 
     async fn connect(self) -> Result<RedisDriver, Error> {
         match self.kind {
-            Kind::Single => {
+            UrlKind::Single => {
                 let client = Client::open(self.info(&self.hosts[0], &self.login, &self.path)?);
                 let client = client.map_err(config_error)?;
                 self.options.client(client).await
             }
-            Kind::Sentinel => {
+            UrlKind::Sentinel => {
                 let source = self.sentinel()?;
-                self.options.own(source).await
+                self.options.server(source).await
             }
-            Kind::Cluster => self.cluster().await,
+            UrlKind::Cluster => self.cluster().await,
         }
     }
 
@@ -354,7 +358,7 @@ impl ServerUrl {
         Ok(client.get_connection_info().clone())
     }
 
-    fn sentinel(&self) -> Result<Source, Error> {
+    fn sentinel(&self) -> Result<ServerLocator, Error> {
         let (master, db) = match self.path[1..].split_once('/') {
             Some((master, db)) => (master, format!("/{db}")),
             None => (&self.path[1..], String::new()),
@@ -368,7 +372,12 @@ impl ServerUrl {
         let open = |info| Client::open(info).map_err(config_error);
         let sentinels = sentinels.into_iter().map(open).collect::<Result<_, _>>()?;
         let limit = self.options.timeout;
-        Ok(Source::Sentinels(Sentinels::new(sentinels, master.to_owned(), open(server)?, limit)))
+        Ok(ServerLocator::Sentinels(Sentinels::new(
+            sentinels,
+            master.to_owned(),
+            open(server)?,
+            limit,
+        )))
     }
 
     async fn cluster(self) -> Result<RedisDriver, Error> {
@@ -405,16 +414,18 @@ mod tests {
     #[test]
     fn urls_are_taken_apart() {
         let server = parse("rediss://u:p%40@h:1/3?strict&timeout=500ms&protocol=resp3").unwrap();
-        assert_eq!((server.kind, server.tls, server.path.as_str()), (Kind::Single, true, "/3"));
+        assert_eq!((server.kind, server.tls, server.path.as_str()), (UrlKind::Single, true, "/3"));
         assert!(server.options.strict);
         assert_eq!(server.options.timeout, Duration::from_millis(500));
         let info = server.info(&server.hosts[0], &server.login, &server.path).unwrap();
         assert_eq!((info.redis_settings().db(), info.redis_settings().password()), (3, Some("p@")));
         let server = parse("redis+sentinel://:p@a:1,b:2/shop/2?min_replicas=1").unwrap();
-        assert_eq!((server.kind, server.hosts.len()), (Kind::Sentinel, 2));
-        assert!(matches!(server.sentinel().unwrap(), Source::Sentinels(it) if it.master == "shop"));
+        assert_eq!((server.kind, server.hosts.len()), (UrlKind::Sentinel, 2));
+        assert!(
+            matches!(server.sentinel().unwrap(), ServerLocator::Sentinels(it) if it.master == "shop")
+        );
         let server = parse("redis+cluster://a:1,b:2,c:3").unwrap();
-        assert_eq!((server.kind, server.hosts.len()), (Kind::Cluster, 3));
+        assert_eq!((server.kind, server.hosts.len()), (UrlKind::Cluster, 3));
     }
 
     #[test]

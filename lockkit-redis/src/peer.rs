@@ -1,4 +1,4 @@
-//! Who gave an answer: the run of a server, over one connection.
+//! Which server gave an answer: a run of it, over one connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,21 @@ use std::time::Duration;
 use lockkit_core::driver::Evidence;
 use redis::Value;
 
-use crate::reply;
+use crate::decode;
 
-/// An answer, and who gave it: known where the connection is our own.
-pub(crate) struct Heard<T> {
-    pub(crate) answer: T,
-    pub(crate) from: Option<Arc<Peer>>,
+/// An answer of a server.
+pub(crate) struct Response<T> {
+    pub(crate) value: T,
+    /// The server that gave it: known where the connection is our own.
+    pub(crate) peer: Option<Arc<Peer>>,
+    /// How many attempts before this one got no answer.
+    pub(crate) ambiguous: u32,
+}
+
+impl<T> Response<T> {
+    pub(crate) fn new(value: T, peer: Option<Arc<Peer>>) -> Self {
+        Self { value, peer, ambiguous: 0 }
+    }
 }
 
 /// The server at the other end of a connection.
@@ -29,7 +38,7 @@ impl Peer {
     /// What an answer of this server tells that has this time, in µs, in it.
     pub(crate) fn evidence(&self, time: &Value) -> Arc<Evidence> {
         let evidence = Evidence::new(self.run.clone(), self.connection);
-        let time = reply::number(time).and_then(|time| u64::try_from(time).ok());
+        let time = decode::number(time).and_then(|time| u64::try_from(time).ok());
         Arc::new(match time {
             Some(time) => evidence.with_time(Duration::from_micros(time)),
             None => evidence,

@@ -7,28 +7,29 @@ use lockkit_core::Error;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::driver::in_time;
 use lockkit_core::promises::Promises;
-use redis::{ConnectionAddr, Value, cmd, from_redis_value};
+use redis::{Value, cmd, from_redis_value};
 
-use crate::driver::Shared;
-use crate::link::Link;
-use crate::source::Address;
-use crate::{BACKEND, health, nodes};
+use crate::error::to_error;
+use crate::inner::RedisInner;
+use crate::server::{Address, client_at};
+use crate::transport::Transport;
+use crate::{BACKEND, health};
 
-/// What a server said: of `INFO`, and of its settings where it lets this login read them.
-struct Read {
+/// `INFO` of a server, and its settings where this login may read them.
+struct ServerFacts {
     info: String,
     settings: Option<HashMap<String, String>>,
 }
 
-impl Shared {
+impl RedisInner {
     /// A replica takes over with its own settings, so these count as a master's do.
     pub(crate) async fn promises(&self) -> Result<Promises, Error> {
         let mut worst: Option<Promises> = None;
-        let mut count = |server: &str, read: Option<&Read>| {
+        let mut count = |server: &str, read: Option<&ServerFacts>| {
             let one = judge(&self.capabilities, server, read);
             worst = Some(worst.take().map_or(one.clone(), |worst| one.worse(worst)));
         };
-        for master in nodes::masters(self).await? {
+        for master in self.transport.masters().await? {
             let read = self.read(master.as_ref()).await;
             let name = master.as_ref().map_or("the server".to_owned(), named);
             count(&name, read.as_ref());
@@ -40,39 +41,27 @@ impl Shared {
         worst.ok_or_else(|| Error::retryable(BACKEND, "the cluster has no master"))
     }
 
-    async fn read(&self, node: Option<&Address>) -> Option<Read> {
-        let info = health::text(nodes::ask(self, node, cmd("INFO")).await.ok()?).ok()?;
-        let mut config = cmd("CONFIG");
-        config.arg("GET").arg("*append*");
-        Some(Read { info, settings: nodes::ask(self, node, config).await.ok().and_then(settings) })
+    async fn read(&self, node: Option<&Address>) -> Option<ServerFacts> {
+        let info = health::text(self.transport.read(node, &cmd("INFO")).await.ok()?).ok()?;
+        let config = self.transport.read(node, cmd("CONFIG").arg("GET").arg("*append*")).await;
+        Some(ServerFacts { info, settings: config.ok().and_then(settings) })
     }
 
     /// As the master's login, over a connection of its own. `None` where that cannot be.
-    async fn read_replica(&self, (host, port): &Address) -> Option<Read> {
-        let master = match &self.link {
-            Link::Cluster(_) => return self.read(Some(&(host.clone(), *port))).await,
-            link => link.server().await.ok()??,
+    async fn read_replica(&self, address: &Address) -> Option<ServerFacts> {
+        let master = match &self.transport {
+            Transport::Cluster(_) => return self.read(Some(address)).await,
+            transport => transport.server().await.ok()??,
         };
-        let info = master.get_connection_info().clone();
-        let (host, port) = (host.clone(), *port);
-        let addr = match info.addr().clone() {
-            ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(host, port),
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => return None,
-        };
-        let client = redis::Client::open(info.set_addr(addr)).ok()?;
-        let asking = async {
+        let client = client_at(&master, address.clone()).ok()?;
+        let reading = async {
             let mut connection = client.get_multiplexed_async_connection().await?;
             let info: String = cmd("INFO").query_async(&mut connection).await?;
             let config =
                 cmd("CONFIG").arg("GET").arg("*append*").query_async(&mut connection).await;
-            Ok::<_, redis::RedisError>(Read { info, settings: config.ok().and_then(settings) })
+            Ok(ServerFacts { info, settings: config.ok().and_then(settings) })
         };
-        in_time(BACKEND, self.limit, async { asking.await.map_err(crate::failure::to_error) })
-            .await
-            .ok()
+        in_time(BACKEND, self.limit, async { reading.await.map_err(to_error) }).await.ok()
     }
 }
 
@@ -98,7 +87,7 @@ fn replicas(info: &str) -> Vec<Address> {
 }
 
 /// One server's row.
-fn judge(capabilities: &Capabilities, server: &str, read: Option<&Read>) -> Promises {
+fn judge(capabilities: &Capabilities, server: &str, read: Option<&ServerFacts>) -> Promises {
     let mut promises = Promises::of(capabilities);
     let facts = read.map(|read| health::facts(&read.info)).unwrap_or_default();
     let (restart, crash) = (Fault::ServerRestarts, Fault::WritesLost);

@@ -11,11 +11,12 @@ use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use redis::Value;
 
 use crate::driver::RedisDriver;
-use crate::{keys, reply, script};
+use crate::script::{self, Call};
+use crate::{decode, keys};
 
-/// For how long the server remembers who waits for a change, and how often a waiter therefore asks.
+/// For how long the server remembers which clients wait for a change, and how often a waiter polls.
 const WATCH: Duration = Duration::from_secs(30);
-const ASK_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(10);
 
 /// What `store.lua` is told of a write that may have been applied before.
 const REPEATED: &[u8] = b"repeated";
@@ -49,22 +50,24 @@ impl Registers for RedisDriver {
             args.push(REPEATED);
         }
         let key = keys::register(at);
-        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await;
-        let writes = &self.shared.writes;
-        let sent = sent.map_err(|error| writes.judge(error))?;
+        let keys = [key];
+        let call = Call::new(&keys, &args).with_again(REPEATED);
+        let sent = self.inner.call(&script::STORE, &call).await;
+        let writes = &self.inner.writes;
+        let sent = sent.map_err(|error| writes.judge(error.error))?;
         writes.done();
-        let items = reply::array(sent.result)?;
-        let outcome = match (items.first().and_then(reply::text), items.get(1)) {
-            (Some("stored"), Some(version)) => reply::number(version)
+        let items = decode::array(sent.value)?;
+        let outcome = match (items.first().and_then(decode::text), items.get(1)) {
+            (Some("stored"), Some(version)) => decode::number(version)
                 .and_then(|n| u64::try_from(n).ok())
                 .map(|n| WriteResult::Stored(Version(n))),
             (Some("conflict"), None) => Some(WriteResult::Conflict),
             (Some("stale"), Some(highest)) => {
-                reply::token(highest).map(|highest| WriteResult::Stale { highest })
+                decode::token(highest).map(|highest| WriteResult::Stale { highest })
             }
             _ => None,
         };
-        let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
+        let outcome = outcome.ok_or_else(|| decode::unexpected(&Value::Array(items)))?;
         Ok(Attempted::after(sent.ambiguous, outcome))
     }
 
@@ -78,14 +81,14 @@ impl Registers for RedisDriver {
         let known = after.map_or(0, |version| version.0).to_string();
         let load = async || {
             let (entry, ends) = self.load_or_watch(&key, known.as_bytes()).await?;
-            // A value that ends by itself rings no bell, and messages get lost.
-            Ok((entry, ends.unwrap_or(ASK_EVERY).min(ASK_EVERY)))
+            // No message tells of a value that ends by itself, and messages get lost.
+            Ok((entry, ends.unwrap_or(POLL_EVERY).min(POLL_EVERY)))
         };
-        self.shared.wakes.registers.changed(&key, after, load).await
+        self.inner.waiters.registers.changed(&key, after, load).await
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.shared.page_of_registers(request).await
+        self.inner.page_of_registers(request).await
     }
 }
 
@@ -97,21 +100,21 @@ impl RedisDriver {
         known: &[u8],
     ) -> Result<(Option<Entry>, Option<Duration>), Error> {
         let watch = WATCH.as_millis().to_string();
-        let args = [known, self.shared.wakes.voice.client.as_bytes(), watch.as_bytes()];
-        let answer = self.shared.run(&script::LOAD, &[key], &args).await?;
+        let args = [known, self.inner.publisher.client.as_bytes(), watch.as_bytes()];
+        let answer = self.inner.run(&script::LOAD, &[key], &args).await?;
         if answer == Value::Int(0) {
             return Ok((None, None));
         }
-        let items = reply::array(answer)?;
+        let items = decode::array(answer)?;
         match items.as_slice() {
             [Value::BulkString(value), version, token, left] => {
-                let version = reply::number(version).and_then(|n| u64::try_from(n).ok());
-                let version = Version(version.ok_or_else(|| reply::unexpected(&items[1]))?);
-                let left = reply::number(left).and_then(|ms| u64::try_from(ms).ok());
-                let entry = Entry { value: value.clone(), version, token: reply::token(token) };
+                let version = decode::number(version).and_then(|n| u64::try_from(n).ok());
+                let version = Version(version.ok_or_else(|| decode::unexpected(&items[1]))?);
+                let left = decode::number(left).and_then(|ms| u64::try_from(ms).ok());
+                let entry = Entry { value: value.clone(), version, token: decode::token(token) };
                 Ok((Some(entry), left.map(Duration::from_millis)))
             }
-            _ => Err(reply::unexpected(&Value::Array(items))),
+            _ => Err(decode::unexpected(&Value::Array(items))),
         }
     }
 }

@@ -7,36 +7,80 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Grant, LeaseStart, Renewal};
+use lockkit_core::driver::Renewal;
 use lockkit_core::{Claim, Error};
-use redis::{ErrorKind, ServerErrorKind, Value};
+use redis::Value;
 
-use crate::driver::Shared;
-use crate::failure::to_error;
-use crate::link::Link;
-use crate::peer::Heard;
-use crate::renewal::{Answered, renewals};
-use crate::script::Call;
-use crate::{BACKEND, keys, reply, script};
+use crate::decode::{self, ClaimRenewal};
+use crate::error::to_error;
+use crate::peer::Response;
+use crate::publisher::Publisher;
+use crate::script::{self, Call};
+use crate::transport::Transport;
+use crate::{BACKEND, keys};
 
 /// Waits for replicas.
 pub(crate) struct Replicas {
     least: u32,
-    link: Link,
+    transport: Transport,
     limit: Duration,
 }
 
 impl Replicas {
-    /// `link` is for nothing else: what goes over it may be held up.
-    pub(crate) fn new(least: u32, link: Link, limit: Duration) -> Self {
-        Self { least, link, limit }
+    /// `transport` is for nothing else: what goes over it may be held up.
+    pub(crate) fn new(least: u32, transport: Transport, limit: Duration) -> Self {
+        Self { least, transport, limit }
+    }
+
+    /// Renews these claims, and says of each that holds whether enough replicas have that, and so all
+    /// that was written before at its server. In a cluster, claims of one slot.
+    pub(crate) async fn renew(
+        &self,
+        publisher: &Publisher,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<ClaimRenewal, Error>>, Error> {
+        let (locks, args) = keys::renewal_args(claims);
+        let Some(key) = locks.first() else { return Ok(Vec::new()) };
+        let never = match self.transport {
+            Transport::Cluster(_) => keys::never(key),
+            _ => None,
+        };
+        let (call, text) = (Call::new(&locks, &args), script::RENEW.text(publisher.is_muted()));
+        let (mut answers, mut peer) = (Vec::new(), None);
+        for whole in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.add_command(call.command(text, whole, never.as_deref(), false));
+            pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
+            Response { value: answers, peer, .. } = self.transport.send_all(&pipe, 2, key).await?;
+            let error = answers.first().and_then(|answer| answer.clone().extract_error().err());
+            if !error.is_some_and(|error| script::is_unknown(&error)) {
+                break;
+            }
+        }
+        let [renewed, have] = <[Value; 2]>::try_from(answers)
+            .map_err(|answers| decode::unexpected(&Value::Array(answers)))?;
+        let confirmed = self.is_enough(&have);
+        let renewed = match renewed {
+            Value::ServerError(error) => return Err(to_error(error.into())),
+            renewed => {
+                let response = Response::new(publisher.read(renewed), peer);
+                decode::renewals(claims, response)?
+            }
+        };
+        let each = renewed.into_iter().map(|renewed| {
+            let renewed = renewed?;
+            if let Renewal::Holds(_) = renewed.renewal {
+                confirmed.clone()?;
+            }
+            Ok(renewed)
+        });
+        Ok(each.collect())
     }
 
     fn is_enough(&self, have: &Value) -> Result<(), Error> {
         let have = match have {
             Value::ServerError(error) => return Err(to_error(error.clone().into())),
-            have => reply::number(have).unwrap_or_default(),
+            have => decode::number(have).unwrap_or_default(),
         };
         if have >= i64::from(self.least) {
             return Ok(());
@@ -46,88 +90,5 @@ impl Replicas {
             self.least
         );
         Err(Error::retryable(BACKEND, message))
-    }
-}
-
-fn is_unknown_script(answer: &Value) -> bool {
-    let error = answer.clone().extract_error().err();
-    error.is_some_and(|it| it.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
-}
-
-impl Shared {
-    /// Renews these claims, and says of each that holds whether enough replicas have that, and so all
-    /// that was written before at its server. In a cluster, claims of one slot.
-    pub(crate) async fn renew_at(
-        &self,
-        replicas: &Replicas,
-        claims: &[&Arc<Claim>],
-    ) -> Result<Vec<Answered>, Error> {
-        let Some(first) = claims.first() else { return Ok(Vec::new()) };
-        let (key, _) = keys::lock(&first.key);
-        let mut locks: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key).0).collect();
-        if let Link::Cluster(_) = self.link {
-            locks.extend(keys::never(&key)); // see `run_counting`
-        }
-        let args: Vec<_> = claims.iter().flat_map(|claim| keys::claim_args(claim)).collect();
-        let (call, mute) = (Call { keys: &locks, args: &args }, self.wakes.voice.is_mute());
-        let (mut answers, mut from) = (Vec::new(), None);
-        for whole in [false, true] {
-            let mut pipe = redis::pipe();
-            pipe.add_command(script::RENEW.command(&call, mute, whole));
-            pipe.cmd("WAIT").arg(replicas.least).arg((replicas.limit / 2).as_millis() as u64);
-            Heard { answer: answers, from } = replicas.link.send_all(&pipe, 2, &key).await?;
-            if !answers.first().is_some_and(is_unknown_script) {
-                break;
-            }
-        }
-        let [renewed, have] = <[Value; 2]>::try_from(answers)
-            .map_err(|answers| reply::unexpected(&Value::Array(answers)))?;
-        let confirmed = replicas.is_enough(&have);
-        let renewed = match renewed {
-            Value::ServerError(error) => return Err(to_error(error.into())),
-            renewed => renewals(claims, Heard { answer: self.heard(renewed), from })?,
-        };
-        let each = renewed.into_iter().map(|renewed| {
-            let renewed = renewed?;
-            if let ((Renewal::Holds(_), _), _) = renewed {
-                confirmed.clone()?;
-            }
-            Ok(renewed)
-        });
-        Ok(each.collect())
-    }
-
-    /// Says of each grant whether enough replicas have it. What they do not have is given back. Says
-    /// nothing when nobody asked for replicas.
-    pub(crate) async fn confirm(&self, claims: &[&Arc<Claim>]) -> Vec<Result<(), Error>> {
-        let Some(replicas) = &self.replicas else { return Vec::new() };
-        let renewed = match self.renew_at(replicas, claims).await {
-            Ok(renewed) => renewed,
-            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let taken_over = "another server took over before replicas had the grant";
-        let confirmed = renewed.into_iter().map(|told| match told?.0.0 {
-            Renewal::Holds(_) => Ok(()),
-            _ => Err(Error::retryable(BACKEND, taken_over)),
-        });
-        let confirmed: Vec<Result<(), Error>> = confirmed.collect();
-        let each = claims.iter().zip(&confirmed);
-        let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();
-        if !failed.is_empty() {
-            failed.iter().for_each(|claim| self.wakes.claims.strike(&claim.id));
-            // Core gives them back as well, should this fail.
-            let _ = self.release(&failed).await;
-        }
-        confirmed
-    }
-
-    /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
-    /// does until replicas have it, so whoever waits in `granted` sees to it.
-    pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
-        if let Renewal::Holds(grant) = answer
-            && self.wakes.claims.holds(&claim.id, Grant { start: LeaseStart::Sent(sent), ..*grant })
-        {
-            *answer = Renewal::Waits { ahead: 0 };
-        }
     }
 }

@@ -4,30 +4,27 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use lockkit_core::driver::Attempted;
-use redis::{Cmd, ToRedisArgs, Value};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
-use crate::failure::{Again, Failed};
-use crate::link::{Link, Turn};
-use crate::peer::Heard;
+use crate::server::Priority;
 
 /// A script of `scripts/`.
 #[derive(Debug)]
 pub(crate) struct Script {
-    speaks: Text,
+    publishing: ScriptText,
     /// The same for a client whose messages the server refuses: it does not try to publish.
-    mute: Text,
-    turn: Turn,
+    muted: ScriptText,
+    pub(crate) priority: Priority,
 }
 
 /// A script as the server gets it, and the hash by which it is called.
 #[derive(Debug)]
-struct Text {
+pub(crate) struct ScriptText {
     whole: String,
     sha: String,
 }
 
-impl Text {
+impl ScriptText {
     fn new(whole: String) -> Self {
         let sha = redis::Script::new(&whole).get_hash().to_owned();
         Self { whole, sha }
@@ -35,107 +32,70 @@ impl Text {
 }
 
 impl Script {
-    fn new(text: &str, turn: Turn) -> Self {
+    fn new(text: &str, priority: Priority) -> Self {
         let mut text = text.to_owned();
         for (name, part) in PARTS {
             text = text.replace(&format!("-- #include {name}\n"), part);
         }
         let text = text.replace("{commands}", &COMMANDS);
-        let mute = Text::new(text.replace("local MUTE = false", "local MUTE = true"));
-        Self { speaks: Text::new(text), mute, turn }
+        let muted = ScriptText::new(text.replace("local MUTED = false", "local MUTED = true"));
+        Self { publishing: ScriptText::new(text), muted, priority }
     }
 
-    /// A call without keys and arguments: by its hash (`EVALSHA`), or in full (`EVAL`).
-    pub(crate) fn alone(&self, verb: &str) -> Cmd {
-        let script = if verb == "EVAL" { &self.speaks.whole } else { &self.speaks.sha };
-        let mut cmd = redis::cmd(verb);
-        cmd.arg(script).arg(0);
-        cmd
-    }
-
-    /// A call that somebody else sends: by its hash, or in full.
-    pub(crate) fn command<K: Key, A: Arg>(
-        &self,
-        call: &Call<'_, K, A>,
-        mute: bool,
-        whole: bool,
-    ) -> Cmd {
-        let text = if mute { &self.mute } else { &self.speaks };
-        match whole {
-            true => call.command("EVAL", &text.whole, None),
-            false => call.command("EVALSHA", &text.sha, None),
-        }
-    }
-
-    /// Calls it. One round trip, and a second one when the server has forgotten it. When the
-    /// connection turns out to be dead, once more on a new one, with `again` behind the arguments.
-    pub(crate) async fn call<K: Key, A: Arg>(
-        &self,
-        link: &Link,
-        call: Call<'_, K, A>,
-        again: Option<&[u8]>,
-        mute: bool,
-    ) -> Result<Attempted<Heard<Value>>, Failed> {
-        let text = if mute { &self.mute } else { &self.speaks };
-        let failed = match self.call_once(link, text, &call, None).await {
-            Ok(heard) => return Ok(heard.into()),
-            Err(failed) => failed,
-        };
-        let ambiguous = match failed.again {
-            Again::No => return Err(failed),
-            Again::Refused => 0,
-            Again::Unanswered => 1,
-        };
-        // What is rare is boxed: every lock and release carries this future.
-        let again = again.filter(|_| ambiguous > 0);
-        let answer = Box::pin(self.call_once(link, text, &call, again)).await?;
-        Ok(Attempted::after(ambiguous, answer))
-    }
-
-    async fn call_once<K: Key, A: Arg>(
-        &self,
-        link: &Link,
-        text: &Text,
-        call: &Call<'_, K, A>,
-        again: Option<&[u8]>,
-    ) -> Result<Heard<Value>, Failed> {
-        let key = call.keys[0].as_ref();
-        match link.send(&call.command("EVALSHA", &text.sha, again), key, self.turn).await {
-            Err(failed) if is_unknown_script(&failed.error) => {
-                let whole = call.command("EVAL", &text.whole, again);
-                Box::pin(link.send(&whole, key, self.turn)).await
-            }
-            answer => answer,
-        }
+    pub(crate) fn text(&self, muted: bool) -> &ScriptText {
+        if muted { &self.muted } else { &self.publishing }
     }
 }
 
-fn is_unknown_script(error: &redis::RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
+/// Whether the server has forgotten a script, which is then sent in full.
+pub(crate) fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
-
-pub(crate) trait Key: AsRef<str> + ToRedisArgs + Sync {}
-impl<T: AsRef<str> + ToRedisArgs + Sync> Key for T {}
-
-pub(crate) trait Arg: AsRef<[u8]> + ToRedisArgs + Sync {}
-impl<T: AsRef<[u8]> + ToRedisArgs + Sync> Arg for T {}
 
 /// Keys and arguments of one call.
 pub(crate) struct Call<'a, K, A> {
     /// The first one is that of the lock, or of the register.
     pub(crate) keys: &'a [K],
-    pub(crate) args: &'a [A],
+    args: &'a [A],
+    /// What a call is sent with behind its arguments that may have been carried out before.
+    again: Option<&'a [u8]>,
 }
 
-impl<K: Key, A: Arg> Call<'_, K, A> {
-    fn command(&self, verb: &str, script: &str, again: Option<&[u8]>) -> Cmd {
+impl<'a, K: AsRef<str>, A: AsRef<[u8]>> Call<'a, K, A> {
+    pub(crate) fn new(keys: &'a [K], args: &'a [A]) -> Self {
+        Self { keys, args, again: None }
+    }
+
+    pub(crate) fn with_again(self, again: &'a [u8]) -> Self {
+        Self { again: Some(again), ..self }
+    }
+
+    /// The command: with the script's hash, or in full. In a cluster it names a key that never exists:
+    /// while a slot moves to another node, both of them refuse each command of a script whose key they
+    /// do not have, also in the middle of it, after others have written. A call that names two keys, of
+    /// which one never exists, is refused as a whole instead, with TRYAGAIN.
+    pub(crate) fn command(
+        &self,
+        text: &ScriptText,
+        whole: bool,
+        never: Option<&str>,
+        again: bool,
+    ) -> Cmd {
+        let (verb, script) = if whole { ("EVAL", &text.whole) } else { ("EVALSHA", &text.sha) };
         let words = self.keys.iter().map(|key| key.as_ref().len());
         let bytes = words.chain(self.args.iter().map(|arg| arg.as_ref().len())).sum::<usize>();
-        let words = self.keys.len() + self.args.len();
-        // The verb and the number of keys come in addition.
-        let mut cmd = Cmd::with_capacity(words + 3, bytes + script.len() + 16);
-        cmd.arg(verb);
-        cmd.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args).arg(again);
+        // The verb, the script and the number of keys come in addition.
+        let words = self.keys.len() + self.args.len() + 5;
+        let mut cmd = Cmd::with_capacity(words, bytes + script.len() + 64);
+        cmd.arg(verb).arg(script).arg(self.keys.len() + usize::from(never.is_some()));
+        for key in self.keys {
+            cmd.arg(key.as_ref());
+        }
+        cmd.arg(never);
+        for arg in self.args {
+            cmd.arg(arg.as_ref());
+        }
+        cmd.arg(self.again.filter(|_| again));
         cmd
     }
 }
@@ -147,7 +107,7 @@ const PARTS: [(&str, &str); 3] = [
     ("answer.lua", include_str!("scripts/answer.lua")),
 ];
 
-/// Every command that a script calls, but for PUBLISH: who may not publish is served all the same.
+/// Every command that a script calls, but for PUBLISH: a user that may not publish is served all the same.
 static COMMANDS: LazyLock<String> = LazyLock::new(|| {
     let texts = PARTS.iter().map(|(_, text)| text).chain(FILES);
     let names = texts.flat_map(|text| text.split("call('").skip(1));
@@ -157,9 +117,9 @@ static COMMANDS: LazyLock<String> = LazyLock::new(|| {
 });
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal $turn:ident),* $(,)?) => {
+    ($($name:ident = $file:literal $priority:ident),* $(,)?) => {
         $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(include_str!(concat!("scripts/", $file)), Turn::$turn)
+            Script::new(include_str!(concat!("scripts/", $file)), Priority::$priority)
         });)*
 
         static FILES: &[&str] = &[$(include_str!(concat!("scripts/", $file))),*];
@@ -181,10 +141,11 @@ scripts! {
     RESIZE = "resize.lua" Waits,
     BASE = "base.lua" Waits,
     LOAD = "load.lua" Waits,
-    GLANCE = "glance.lua" Waits,
+    INSPECT_REGISTER = "inspect_register.lua" Waits,
     STORE = "store.lua" Waits,
     RIGHTS = "rights.lua" First,
     COUNTERS = "counters.lua" Waits,
+    FORMAT = "format.lua" Waits,
 }
 
 #[cfg(test)]
@@ -194,7 +155,7 @@ mod tests {
     #[test]
     fn every_script_has_a_header_and_its_include_was_found() {
         for (file, script) in ALL {
-            for text in [&script.speaks, &script.mute] {
+            for text in [&script.publishing, &script.muted] {
                 assert!(text.whole.starts_with("-- "), "{file}");
                 assert!(!text.whole.contains("#include"), "{file}");
                 assert!(!text.whole.contains("{commands}"), "{file}");
@@ -212,13 +173,16 @@ mod tests {
         }
         assert!(!names.contains(&"PUBLISH"));
         for (file, script) in ALL {
-            assert!(!script.speaks.whole.contains("call(\""), "{file}: a name that is not seen");
+            assert!(
+                !script.publishing.whole.contains("call(\""),
+                "{file}: a name that is not seen"
+            );
         }
     }
 
     #[test]
-    fn what_a_mute_client_calls_differs_where_messages_are_sent() {
-        assert_ne!(RELEASE.speaks.sha, RELEASE.mute.sha);
-        assert_ne!(STORE.speaks.sha, STORE.mute.sha);
+    fn what_a_muted_client_calls_differs_where_messages_are_sent() {
+        assert_ne!(RELEASE.publishing.sha, RELEASE.muted.sha);
+        assert_ne!(STORE.publishing.sha, STORE.muted.sha);
     }
 }

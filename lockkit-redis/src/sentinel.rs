@@ -1,4 +1,4 @@
-//! Asking sentinels who the master is: all of them at once, since one that hangs must cost nothing,
+//! Asking sentinels which server is the master: all of them at once, since one that hangs must cost nothing,
 //! and one that is cut off together with an old master names that one.
 
 use std::time::Duration;
@@ -8,9 +8,8 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisResult, Value};
 
-use crate::own::ask;
-use crate::reply;
-use crate::source::{Address, elsewhere};
+use crate::decode;
+use crate::server::{Address, ask, client_at};
 
 /// For how long a majority is waited for at most.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -42,7 +41,7 @@ impl Sentinels {
         config: &AsyncConnectionConfig,
     ) -> RedisResult<(Client, MultiplexedConnection)> {
         loop {
-            let client = elsewhere(&self.server, self.agreed().await?)?;
+            let client = client_at(&self.server, self.agreed().await?)?;
             let mut connection =
                 client.get_multiplexed_async_connection_with_config(config).await?;
             if is_master(&mut connection).await? {
@@ -92,7 +91,7 @@ impl Sentinels {
         let answer = ask(&mut connection, &named).await?;
         let address = match &answer {
             Value::Array(parts) => match parts.as_slice() {
-                [host, port] => reply::text(host).zip(reply::text(port)),
+                [host, port] => decode::text(host).zip(decode::text(port)),
                 _ => None,
             },
             _ => None,

@@ -36,6 +36,7 @@ async fn ask(server: &Server, words: &[&str]) -> Reply {
 async fn keys(server: &Server) -> Vec<String> {
     let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
     let mut keys: Vec<_> = keys.iter().map(|key| key.text().to_owned()).collect();
+    keys.retain(|key| key != "lockkit:format");
     keys.sort();
     keys
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use lockkit_core::driver::{Attempted, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
+use lockkit_core::driver::{
+    Acquire, Attempted, Batch, Batcher, ClaimId, Grant, LockDriver, Replies, Reply, Step,
+};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
@@ -37,8 +39,8 @@ pub struct Service(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     driver: Arc<dyn LockDriver>,
-    /// The steps of all clients share flights.
-    gather: Gather,
+    /// The operations of all clients share batches.
+    batcher: Batcher,
     /// What is added to the backend's tokens, by namespace.
     bases: Mutex<HashMap<Namespace, u64>>,
     settings: Settings,
@@ -78,7 +80,7 @@ impl Service {
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
             settings.limits;
         Ok(Self(Arc::new(Parts {
-            gather: Gather::new(driver.clone()),
+            batcher: Batcher::new(driver.clone()),
             driver,
             bases: Mutex::default(),
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
@@ -181,7 +183,30 @@ impl Service {
     pub(crate) async fn carry(&self, steps: &[Step]) -> Replies {
         let patience = steps.iter().map(|step| step.claim().wait_ttl).min().unwrap_or_default();
         let latest = self.driver().clock().now().after(patience);
-        self.0.gather.carry(steps, latest).await
+        let (mut releases, mut acquires) = (Vec::new(), Vec::new());
+        for step in steps {
+            match step {
+                Step::Acquire { claim, patience } => {
+                    acquires.push(Acquire { claim: claim.clone(), patience: *patience });
+                }
+                Step::Release { claim } => releases.push(claim.clone()),
+            }
+        }
+        let batch = Batch { releases: &releases, acquires: &acquires };
+        let outcome = self.0.batcher.submit(batch, latest).await;
+        let (mut released, mut acquired) =
+            (outcome.released.into_iter(), outcome.acquired.into_iter());
+        let reply = |step: &Step| match step {
+            Step::Acquire { .. } => match acquired.next() {
+                Some(result) => Ok(result?.map(Reply::Acquired)),
+                None => Err(self.driver().no_reply()),
+            },
+            Step::Release { .. } => match released.next() {
+                Some(result) => Ok(result?.map(Reply::Released)),
+                None => Err(self.driver().no_reply()),
+            },
+        };
+        steps.iter().map(reply).collect()
     }
 
     /// Carries one step.

@@ -1,35 +1,47 @@
-//! Putting a claim in line and taking it out, and what to do when an answer was lost.
+//! Putting a claim in its queue and taking it out, and what to do when an answer was lost.
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Acquisition, Patience, Released};
+use lockkit_core::driver::{Acquisition, BatchError, Patience, Released};
 use lockkit_core::queue::Verdict;
-use lockkit_core::{Claim, Error, LossReason, Mode, Token};
-use zookeeper_client::Stat;
+use lockkit_core::{Claim, Error, LossReason, Mode, Result, Token};
+use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::enter::{Entered, FolderState};
-use crate::failure::{BACKEND, failed, if_there};
-use crate::line::Line;
-use crate::locks::Locks;
-use crate::paths::{Child, Tag, is_downgraded};
-use crate::places::{Node, Place};
+use crate::claim_cache::{CachedClaim, Node};
+use crate::create::CreatedNode;
+use crate::errors::{BACKEND, failed, write_failed};
+use crate::locks::FolderState;
+use crate::locks::ZkLocks;
+use crate::paths::{Child, NodeTag, is_downgraded};
+use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
 
-impl Locks {
+impl ZkLocks {
+    /// Puts a claim in its queue. An error is certain unless a node of the claim may be there.
     pub(crate) async fn acquire(
         &self,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<Acquisition, Error> {
-        let place = self.places.of(claim.id);
-        let session = self.session_for(claim, place.as_ref()).await?;
-        if let Some(place) = place
-            && let Some(answer) = self.again(&session, claim, patience, &place).await?
+    ) -> Result<Acquisition, BatchError> {
+        self.try_to_acquire(claim, patience).await.map_err(|error| match error {
+            // (What is remembered is forgotten when the server has refused or deleted the node.)
+            Error::Backend { .. } if self.claims.get(claim.id).is_some() => {
+                BatchError::unknown(error)
+            }
+            _ => BatchError::refused(error),
+        })
+    }
+
+    async fn try_to_acquire(&self, claim: &Claim, patience: Patience) -> Result<Acquisition> {
+        let cached = self.claims.get(claim.id);
+        let session = self.session_for(claim, cached.as_ref()).await?;
+        if let Some(cached) = cached
+            && let Some(answer) = self.again(&session, claim, patience, &cached).await?
         {
             return Ok(answer);
         }
         if patience == Patience::Try {
-            let entered = match self.enter_if_free(&session, claim).await? {
+            let entered = match self.create_if_free(&session, claim).await? {
                 Ok(entered) => entered,
                 Err(refused) => return Ok(refused),
             };
@@ -38,16 +50,16 @@ impl Locks {
                 None => Ok(Acquisition::Busy), // another limit came first, and leaves
             };
         }
-        // If somebody with another limit is there, he may just have come, found a different one,
-        // and be leaving; so one tries again.
+        // A claim with another limit may just have come, found a different one, and be leaving: so it
+        // is tried again.
         for _ in 0..2 {
-            let entered = self.enter(&session, claim).await?;
+            let entered = self.create_node(&session, claim).await?;
             if let Some(answer) = self.placed(&session, claim, patience, entered).await? {
                 return Ok(answer);
             }
         }
-        let line = self.read_list(&session, &self.layout.list(&claim.key)).await?.line;
-        match line.queue().verdict_at_end(claim.mode) {
+        let snapshot = self.read_list(&session, &self.layout.list(&claim.key)).await?.snapshot;
+        match snapshot.queue().verdict_at_end(claim.mode) {
             Verdict::OtherLimit(limit) => Err(claim.other_limit(limit)),
             _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
         }
@@ -57,10 +69,10 @@ impl Locks {
     async fn session_for(
         &self,
         claim: &Claim,
-        place: Option<&Place>,
-    ) -> Result<Arc<Session>, Error> {
-        match place.filter(|place| !place.session.has_ended()) {
-            Some(place) => Ok(place.session.clone()),
+        cached: Option<&CachedClaim>,
+    ) -> Result<Arc<Session>> {
+        match cached.filter(|cached| !cached.session.has_ended()) {
+            Some(cached) => Ok(cached.session.clone()),
             None => self.sessions.for_ttl(claim.hold_ttl).await,
         }
     }
@@ -72,8 +84,8 @@ impl Locks {
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-        entered: Entered,
-    ) -> Result<Option<Acquisition>, Error> {
+        entered: CreatedNode,
+    ) -> Result<Option<Acquisition>> {
         let node = entered.node.clone();
         let answer = self.read_place(session, claim, patience, entered).await;
         if matches!(&answer, Err(Error::Backend { retryable: false, .. })) {
@@ -87,36 +99,36 @@ impl Locks {
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-        Entered { node, alone, .. }: Entered,
-    ) -> Result<Option<Acquisition>, Error> {
+        CreatedNode { node, alone, .. }: CreatedNode,
+    ) -> Result<Option<Acquisition>> {
         if alone {
-            return self.stand(session, claim, patience, node, Verdict::Holds).await.map(Some);
+            return self.answer(session, claim, patience, node, Verdict::Holds).await.map(Some);
         }
         let folder = self.layout.list(&claim.key);
-        let tag = Tag::of(claim.id);
-        let line = self.line(session, &folder).await?;
-        if let [earlier, _, ..] = line.find(&tag)[..]
+        let tag = NodeTag::of(claim.id);
+        let snapshot = self.snapshot(session, &folder).await?;
+        if let [earlier, _, ..] = snapshot.find(&tag)[..]
             && earlier.name != node.name
         {
             // An attempt of which nothing was known came first, and keeps its place.
-            let place = self.places.of(claim.id).ok_or_else(released_meanwhile)?;
-            let again = self.again(session, claim, patience, &place.unsettled()).await?;
+            let cached = self.claims.get(claim.id).ok_or_else(released_meanwhile)?;
+            let again = self.again(session, claim, patience, &cached.unsettled()).await?;
             let gone = || Error::retryable(BACKEND, "an earlier attempt of this claim has left");
             return again.ok_or_else(gone).map(Some);
         }
-        self.saw_limit(&folder, &line);
+        self.saw_limit(&folder, &snapshot);
         if let Some(given) =
-            line.queue().given().filter(|given| Some(given.limit) != claim.mode.limit())
+            snapshot.queue().given().filter(|given| Some(given.limit) != claim.mode.limit())
         {
             self.remove(session, claim, &node).await?;
             return Err(claim.other_limit(given.limit));
         }
-        match line.verdict(&node.name, node.token) {
+        match snapshot.verdict(&node.name, node.token) {
             Some(Verdict::OtherLimit(_)) => {
                 self.remove(session, claim, &node).await?;
                 Ok(None)
             }
-            Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
+            Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
             None => {
                 let what = "the node of a new claim is not among its folder's children";
                 Err(Error::retryable(BACKEND, what))
@@ -124,26 +136,26 @@ impl Locks {
         }
     }
 
-    /// Answers for a claim that is in line.
-    async fn stand(
+    /// Answers for a claim that is in its queue.
+    async fn answer(
         &self,
         session: &Session,
         claim: &Claim,
         patience: Patience,
         mut node: Node,
         verdict: Verdict<'_, Child>,
-    ) -> Result<Acquisition, Error> {
+    ) -> Result<Acquisition> {
         let token = node.token;
         match verdict {
             Verdict::Holds => {
                 node.holds = true;
-                let place = self.places.settle(claim, node).ok_or_else(released_meanwhile)?;
-                Ok(Acquisition::Granted(place.grant(token, claim)))
+                let cached = self.claims.update(claim, node).ok_or_else(released_meanwhile)?;
+                Ok(Acquisition::Granted(cached.grant(token, claim)))
             }
             Verdict::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
                 node.obstacle = Some(ahead.into());
-                self.places.settle(claim, node);
+                self.claims.update(claim, node);
                 Ok(Acquisition::Queued { ahead: count })
             }
             Verdict::Waits(_) => {
@@ -157,22 +169,22 @@ impl Locks {
         }
     }
 
-    /// Answers for a claim that was asked for before: it may be in line, or may have been. `None`
+    /// Answers for a claim that was asked for before: it may be in its queue, or may have been. `None`
     /// when it was never put there.
     async fn again(
         &self,
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-        place: &Place,
-    ) -> Result<Option<Acquisition>, Error> {
+        cached: &CachedClaim,
+    ) -> Result<Option<Acquisition>> {
         let folder = self.layout.list(&claim.key);
-        let line = self.read_list(session, &folder).await?.line;
-        let mut found = line.find(&place.tag).into_iter().map(|child| child.name.clone());
+        let snapshot = self.read_list(session, &folder).await?.snapshot;
+        let mut found = snapshot.find(&cached.tag).into_iter().map(|child| child.name.clone());
         let Some(name) = found.next() else {
-            self.places.forget(claim.id);
+            self.claims.forget(claim.id);
             // What has ended never revives.
-            return match place.node {
+            return match cached.node {
                 Some(_) => Err(Error::Lost { reason: LossReason::Vanished }),
                 None => Ok(None),
             };
@@ -181,7 +193,7 @@ impl Locks {
         for late in found {
             self.delete(session, &format!("{folder}/{late}")).await?;
         }
-        if place.is_over() {
+        if cached.is_over() {
             return Err(Error::Lost { reason: LossReason::Expired });
         }
         let path = format!("{folder}/{name}");
@@ -189,49 +201,54 @@ impl Locks {
         let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) else {
             // It lives in a session that has ended for us.
             self.delete(session, &path).await?;
-            self.places.forget(claim.id);
+            self.claims.forget(claim.id);
             return Ok(None);
         };
         let token = owned(session, &stat)?;
         let node = Node { path, name, token, holds: false, obstacle: None };
-        if place.node.is_none() {
-            self.places.expect(claim, &folder, session);
+        if cached.node.is_none() {
+            self.claims.note_sent(claim, &folder, session);
         }
-        match line.verdict(&node.name, node.token) {
-            Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
+        match snapshot.verdict(&node.name, node.token) {
+            Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
             None => Ok(None),
         }
     }
 
-    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let place = self.places.of(claim.id).filter(|place| !place.session.has_ended());
+    /// Takes a claim out of its queue. What is ambiguous is a deletion that was not answered.
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, BatchError> {
+        let cached = self.claims.get(claim.id).filter(|cached| !cached.session.has_ended());
         // What may still be on its way to the server came over this one, and is there before what
         // is sent now.
-        let session = match &place {
-            Some(place) => place.session.clone(),
-            None => self.sessions.there_for_ttl(claim.hold_ttl).await?,
+        let session = match &cached {
+            Some(cached) => cached.session.clone(),
+            None => {
+                let session = self.sessions.there_for_ttl(claim.hold_ttl).await;
+                session.map_err(BatchError::refused)?
+            }
         };
-        if let Some(Place { node: Some(node), .. }) = place
+        if let Some(CachedClaim { node: Some(node), .. }) = cached
             && self.remove(&session, claim, &node).await?
         {
             let folder = self.layout.list(&claim.key);
             if self.folders.last(&folder) == Some(FolderState::InUse) {
                 self.folders.saw(folder.as_str(), FolderState::There);
             }
-            self.left_folder(&folder);
+            self.folder_unused(&folder);
             return Ok(Released::Removed);
         }
-        // Whether there is a node, and where, is not known: look.
+        // Whether there is a node, and where, is not known: read.
         let folder = self.layout.list(&claim.key);
-        let line = self.read_list(&session, &folder).await?.line;
-        let mut released = match line.claims().is_empty() {
+        let snapshot =
+            self.read_list(&session, &folder).await.map_err(BatchError::refused)?.snapshot;
+        let mut released = match snapshot.claims().is_empty() {
             true => Released::NoSuchLock,
             false => Released::NotFound,
         };
-        if self.remove_found(&session, &folder, &line, &Tag::of(claim.id)).await? {
+        if self.remove_found(&session, &folder, &snapshot, &NodeTag::of(claim.id)).await? {
             released = Released::Removed;
         }
-        self.places.forget(claim.id);
+        self.claims.forget(claim.id);
         Ok(released)
     }
 
@@ -240,64 +257,78 @@ impl Locks {
         &self,
         session: &Session,
         folder: &str,
-        tag: &Tag,
-    ) -> Result<(), Error> {
-        let line = self.read_list(session, folder).await?.line;
-        self.remove_found(session, folder, &line, tag).await.map(drop)
+        tag: &NodeTag,
+    ) -> Result<()> {
+        let snapshot = self.read_list(session, folder).await?.snapshot;
+        self.remove_found(session, folder, &snapshot, tag).await?;
+        Ok(())
     }
 
     async fn remove_found(
         &self,
         session: &Session,
         folder: &str,
-        line: &Line,
-        tag: &Tag,
-    ) -> Result<bool, Error> {
+        snapshot: &QueueSnapshot,
+        tag: &NodeTag,
+    ) -> Result<bool, BatchError> {
         let mut removed = false;
-        for child in line.find(tag) {
-            removed |= self.take_out(session, folder, &child.name, tag, child.mode).await?;
+        for child in snapshot.find(tag) {
+            removed |= self.remove_node(session, folder, &child.name, tag, child.mode).await?;
         }
         Ok(removed)
     }
 
     /// Deletes the node of a claim of this process; says whether it was there.
-    async fn remove(&self, session: &Session, claim: &Claim, node: &Node) -> Result<bool, Error> {
-        let (folder, tag) = (self.layout.list(&claim.key), Tag::of(claim.id));
-        let removed = self.take_out(session, &folder, &node.name, &tag, claim.mode).await?;
+    async fn remove(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<bool, BatchError> {
+        let (folder, tag) = (self.layout.list(&claim.key), NodeTag::of(claim.id));
+        let removed = self.remove_node(session, &folder, &node.name, &tag, claim.mode).await?;
         if removed {
-            self.places.forget(claim.id);
+            self.claims.forget(claim.id);
         }
         Ok(removed)
     }
 
     /// Deletes the node of a claim that is of this mode now, with the marker if it was downgraded, in
-    /// one flight; says whether the node was there.
-    pub(crate) async fn take_out(
+    /// one round trip; says whether the node was there.
+    pub(crate) async fn remove_node(
         &self,
         session: &Session,
         folder: &str,
         name: &str,
-        tag: &Tag,
+        tag: &NodeTag,
         mode: Mode,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, BatchError> {
         let (path, marker) = (format!("{folder}/{name}"), format!("{folder}/{}", tag.marker()));
-        // Both requests go out here. A marker says nothing without its claim, so nobody waits for the
+        // Both requests go out here. A marker says nothing without its claim, so nothing waits for the
         // second answer.
         let deleted = session.client.delete(&path, None);
         if is_downgraded(name, mode) {
             drop(session.client.delete(&marker, None));
         }
-        Ok(if_there(session.answer(deleted).await)?.is_some())
+        was_deleted(session.answer(deleted).await)
     }
 
     /// Deletes a node; says whether it was there.
-    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Error> {
-        Ok(if_there(session.answer(session.client.delete(path, None)).await)?.is_some())
+    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, BatchError> {
+        was_deleted(session.answer(session.client.delete(path, None)).await)
+    }
+}
+
+fn was_deleted(answer: Result<(), ZkError>) -> Result<bool, BatchError> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(ZkError::NoNode) => Ok(false),
+        Err(error) => Err(write_failed(error)),
     }
 }
 
 /// The token of a node, if it lives in this session.
-pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
+pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token> {
     match Token::new(stat.czxid as u64) {
         Some(token) if stat.ephemeral_owner == session.id() => Ok(token),
         _ => Err(Error::retryable(BACKEND, "the node of the claim is not this session's")),

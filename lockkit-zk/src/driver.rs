@@ -1,4 +1,5 @@
-//! The driver: which verb does what. The verbs themselves stand in pages of their own.
+//! The public driver: how it is made, and the operations of the trait, each of which is done in a file
+//! of its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +7,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Anchored, Attempted, BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
-    one_by_one,
+    Acquire, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
+    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
+    submit_each,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Token,
 };
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
-use crate::capable::capabilities;
-use crate::locks::Locks;
+use crate::capabilities::capabilities;
+use crate::locks::ZkLocks;
 use crate::sessions::Sessions;
 
 /// Locks in ZooKeeper: one ephemeral node per claim.
@@ -40,7 +44,7 @@ use crate::sessions::Sessions;
 /// # Ok(()) }
 /// ```
 pub struct ZkDriver {
-    pub(crate) locks: Arc<Locks>,
+    pub(crate) locks: Arc<ZkLocks>,
     capabilities: Capabilities,
 }
 
@@ -50,12 +54,12 @@ impl ZkDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind but a session that ends by itself.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(ZkOptions::parse(url)?).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         ZkOptions::parse(url).map(drop)
     }
 
@@ -63,9 +67,10 @@ impl ZkDriver {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn connect_with(options: ZkOptions) -> Result<Self, Error> {
-        let sessions = Sessions::open(options).await?;
-        Ok(Self::over(sessions))
+    pub async fn connect_with(options: ZkOptions) -> Result<Self> {
+        let driver = Self::over(Sessions::open(options).await?);
+        driver.locks.check_format().await?;
+        Ok(driver)
     }
 
     /// Uses a client that is there already, and its session. When that session has ended every
@@ -76,9 +81,15 @@ impl ZkDriver {
         Self::over(Sessions::of(client, options))
     }
 
+    /// The locks, once their format was checked: for every operation that may be the first one.
+    async fn ready(&self) -> Result<&Arc<ZkLocks>> {
+        self.locks.check_format().await?;
+        Ok(&self.locks)
+    }
+
     fn over(sessions: Sessions) -> Self {
         let capabilities = capabilities(&sessions);
-        Self { locks: Arc::new(Locks::over(sessions)), capabilities }
+        Self { locks: Arc::new(ZkLocks::over(sessions)), capabilities }
     }
 }
 
@@ -98,29 +109,30 @@ impl LockDriver for ZkDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.locks.watch_leases();
-        let acquire = |claim: Arc<Claim>, patience| async move {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.ready().await.map_err(BatchError::refused)?.start_cleanup();
+        let acquire = |Acquire { claim, patience }: Acquire| async move {
             if claim.lifetime == Lifetime::Detached {
-                return Err(self.unsupported("claims that outlive their process"));
+                let error = self.unsupported("claims that outlive their process");
+                return Err(BatchError::refused(error));
             }
             self.locks.acquire(&claim, patience).await.map(Attempted::from)
         };
         let release = |claim: Arc<Claim>| async move {
             self.locks.release(&claim).await.map(Attempted::from)
         };
-        Ok(one_by_one(steps, acquire, release).await)
+        Ok(submit_each(batch, acquire, release).await)
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.locks.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         Ok(self.locks.renew(claims).await)
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.locks.downgrade(claim).await
     }
 
@@ -130,25 +142,25 @@ impl LockDriver for ZkDriver {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
-        self.locks.break_claim(key, token, force, record).await
+    ) -> Result<bool> {
+        self.ready().await?.break_claim(key, token, force, record).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.locks.inspect(key).await
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
+        self.ready().await?.inspect(key).await
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.locks.list(request).await
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
+        self.ready().await?.list(request).await
     }
 
     async fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         match self.capabilities.namespaces {
-            true => self.locks.namespaces(after, limit).await,
+            true => self.ready().await?.namespaces(after, limit).await,
             false => Err(self.unsupported(
                 "listing prefixes where locks are shared with Curator or kazoo: a folder may be a \
                  prefix or a lock",
@@ -156,29 +168,29 @@ impl LockDriver for ZkDriver {
         }
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.locks.changed(key, seen).await
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
+        self.ready().await?.changed(key, seen).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        let node = self.locks.places.of(claim.id).and_then(|place| place.node);
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
+        let node = self.locks.claims.get(claim.id).and_then(|cached| cached.node);
         let path = node.map(|node| node.path.into_bytes());
         path.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.locks.resize(key, limit).await
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
+        self.ready().await?.resize(key, limit).await
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.namespace_counter(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
+        self.ready().await?.namespace_counter(namespace).await
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_namespace_counter(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
+        self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
-    async fn promises(&self) -> Result<Promises, Error> {
+    async fn promises(&self) -> Result<Promises> {
         let mut promises = Promises::of(self.capabilities());
         let why = "a server with forceSync=no answers before a write is on disk, and no client can \
                    read that setting: look into its zoo.cfg and its -Dzookeeper.forceSync";
@@ -186,11 +198,30 @@ impl LockDriver for ZkDriver {
         Ok(promises)
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         self.locks.health().await
     }
 
     async fn close(&self) {
         self.locks.close().await;
+    }
+}
+
+#[async_trait]
+impl Registers for ZkDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+        self.ready().await?.load(at).await
+    }
+
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
+        self.ready().await?.change(at, write).await.map(Attempted::from)
+    }
+
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+        self.ready().await?.register_changed(at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+        self.ready().await?.page_of_registers(request).await
     }
 }

@@ -1,9 +1,9 @@
 //! Writes in ZooKeeper that only the holder of a lock can make: what [`Fence`] is for a
 //! `MultiWriter`. No I/O.
 //!
-//! A fence adds the condition that the lock is held. If it is not when the transaction is carried out, the
-//! whole of it fails, with [`Error::NoNode`](zookeeper_client::Error::NoNode) at the place of the
-//! condition.
+//! A fence adds the condition that the lock is held. If it is not when the transaction is carried
+//! out, the whole of it fails, with [`Error::NoNode`](zookeeper_client::Error::NoNode) at the place
+//! of the condition.
 //!
 //! The transaction may come from any client of the same ensemble, in a session of its own as well. If
 //! it has a chroot, it must be that of the client that the driver uses; a driver made from a URL
@@ -32,15 +32,15 @@
 //! ```
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, HeldLock};
+use lockkit_core::{Error, Fence, HeldLock, Result};
 use zookeeper_client::MultiWriter;
 
 use crate::ZkDriver;
-use crate::failure::BACKEND;
+use crate::errors::BACKEND;
 
 #[async_trait]
 impl<'a> Fence<MultiWriter<'a>, ZkDriver> for HeldLock {
-    async fn fence(&self, tx: &mut MultiWriter<'a>) -> Result<(), Error> {
+    async fn fence(&self, tx: &mut MultiWriter<'a>) -> Result<()> {
         let path = String::from_utf8(self.anchor(BACKEND).await?.at);
         let path = path.map_err(|error| Error::permanent(BACKEND, error))?;
         tx.add_check_version(&path, -1).map_err(|error| Error::permanent(BACKEND, error))

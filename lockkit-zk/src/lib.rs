@@ -9,7 +9,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Logins and TLS stand in the URL as well: [`ZkOptions::parse`] has the grammar.
+//! Logins and TLS are part of the URL as well: [`ZkOptions::parse`] has the grammar.
 //!
 //! What surprises: **claims of one ttl share a session, and end with it**. There is one for the
 //! driver's ttl ([`ZkOptions::ttl`]) and one for each other ttl that locks ask for, while there are
@@ -19,33 +19,32 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
-mod breaks;
-mod capable;
-mod cell;
+mod breaking;
+mod capabilities;
+mod claim_cache;
+mod cleanup;
+mod create;
 mod driver;
-mod emptied;
-mod enter;
-mod failure;
+mod errors;
 pub mod fence;
-mod given;
-mod leases;
-mod line;
+mod fixed_limit;
+mod format;
+mod inspect;
 mod lists;
 mod locks;
-mod look;
-mod node;
 mod options;
 mod paths;
-mod places;
+mod queue_snapshot;
+mod register_record;
 mod registers;
 mod renew;
 mod resize;
 mod session;
 mod sessions;
+mod unused_folders;
 mod url;
 mod versions;
 mod wait;
-mod watched;
 
 pub use driver::ZkDriver;
 pub use lockkit_core::Fence;

@@ -1,10 +1,10 @@
-//! Lists of folders that all who wait in a folder share, so that a thousand of them cost one request
+//! Lists of folders that all waiters of a folder share, so that a thousand of them cost one request
 //! for each change and not a thousand.
 //!
-//! A list is shared with those alone who asked for it before it was sent. One that was sent earlier may
-//! not show the node of a claim that has come since, which would then seem to be gone. At most one
-//! list of a folder is under way; those who come meanwhile share the next. (Who watches a list that
-//! was sent is in it, so it may share any that was sent later.)
+//! A list is shared only with the waiters that asked for it before it was sent. One that was sent
+//! earlier may not show the node of a claim that has come since, which would then seem to be gone.
+//! At most one list of a folder is under way; those who come meanwhile share the next. (Who watches
+//! a list that was sent is in it, so it may share any that was sent later.)
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -13,39 +13,38 @@ use std::sync::{Arc, Mutex, Weak};
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use lockkit_core::driver::locked;
 use lockkit_core::queue::Verdict;
-use lockkit_core::{Error, Token};
+use lockkit_core::{Error, Result, Token};
 use zookeeper_client::{EventType, OneshotWatcher};
 
-use crate::failure::{BACKEND, if_there};
-use crate::line::Line;
-use crate::locks::line_of;
+use crate::errors::{BACKEND, failed, if_there};
 use crate::paths::Child;
+use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
-use crate::watched::{LOOK_EVERY, Room};
+use crate::session::{LOOK_EVERY, WatchReservation};
 
 /// An event of a watch, as the session's end where there will be none.
 pub(crate) type Event = BoxFuture<'static, EventType>;
 
-type Reading = Shared<BoxFuture<'static, Result<Arc<Listing>, Error>>>;
+type Reading = Shared<BoxFuture<'static, Result<Arc<Listing>>>>;
 
 /// What one request showed of a folder.
 pub(crate) struct Listing {
     /// Its number among the lists of the folder, in the order of their sending.
     number: u64,
-    line: Line,
-    /// Where each claim stands in it.
-    places: HashMap<String, usize>,
-    /// When it is worth a look again, if that was asked for.
+    snapshot: QueueSnapshot,
+    /// The position of each claim in it.
+    positions: HashMap<String, usize>,
+    /// Resolves when the folder may have changed, if that was asked for.
     changed: Shared<Event>,
-    _room: Option<Room>,
+    _room: Option<WatchReservation>,
 }
 
 impl Listing {
     /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
     pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<Verdict<'_, Child>> {
-        let place = *self.places.get(name)?;
-        Some(self.line.queue().verdict(place, token.get()))
+        let position = *self.positions.get(name)?;
+        Some(self.snapshot.queue().verdict(position, token.get()))
     }
 
     /// Returns when the folder has changed since, or may have.
@@ -101,10 +100,7 @@ struct Readings {
 
 impl SharedList {
     /// A list that is sent after this call; or after `seen` was sent, by one that is in that list.
-    pub(crate) async fn read(
-        self: &Arc<Self>,
-        seen: Option<&Listing>,
-    ) -> Result<Arc<Listing>, Error> {
+    pub(crate) async fn read(self: &Arc<Self>, seen: Option<&Listing>) -> Result<Arc<Listing>> {
         let reading = self.reading(seen.map(|listing| listing.number));
         reading.await
     }
@@ -125,7 +121,7 @@ impl SharedList {
         next
     }
 
-    /// The next one is sent now: who comes from now on does not share it. Its number.
+    /// The next one is sent now: later waiters do not share it. Returns its number.
     fn sent(&self) -> u64 {
         let mut readings = locked(&self.readings);
         readings.sent += 1;
@@ -136,12 +132,12 @@ impl SharedList {
 }
 
 /// Lists a folder once the list `before` has come.
-async fn list(of: Weak<SharedList>, before: Option<Reading>) -> Result<Arc<Listing>, Error> {
+async fn list(of: Weak<SharedList>, before: Option<Reading>) -> Result<Arc<Listing>> {
     if let Some(before) = before {
         let _ = before.await;
     }
     let (session, folder, watched, number) = {
-        // Whoever waits for this has it. It is not kept: it has this future in turn.
+        // A client that waits for this has it. It is not kept: it has this future in turn.
         let ended = || Error::retryable(BACKEND, "nobody waits for this list");
         let of = of.upgrade().ok_or_else(ended)?;
         (of.session.clone(), of.folder.clone(), of.watched, of.sent())
@@ -159,13 +155,13 @@ async fn list(of: Weak<SharedList>, before: Option<Reading>) -> Result<Arc<Listi
             (if_there(listed)?.unwrap_or_default(), later())
         }
     };
-    let line = line_of(session, folder, names).await?;
-    let names = line.claims().iter().map(|child| child.name.clone());
-    let places = names.enumerate().map(|(place, name)| (name, place)).collect();
-    Ok(Arc::new(Listing { number, line, places, changed: changed.shared(), _room: room }))
+    let snapshot = snapshot_of(session, folder, names).await?;
+    let names = snapshot.claims().iter().map(|child| child.name.clone());
+    let positions = names.enumerate().map(|(position, name)| (name, position)).collect();
+    Ok(Arc::new(Listing { number, snapshot, positions, changed: changed.shared(), _room: room }))
 }
 
-/// For those who cannot watch, since very much is watched in their session.
+/// For waiters that cannot watch, since very much is watched in their session.
 fn later() -> Event {
     tokio::time::sleep(LOOK_EVERY).map(|()| EventType::NodeChildrenChanged).boxed()
 }
@@ -174,4 +170,23 @@ fn later() -> Event {
 pub(crate) fn event(watcher: OneshotWatcher) -> Event {
     let changed = AssertUnwindSafe(watcher.changed()).catch_unwind();
     changed.map(|event| event.map_or(EventType::Session, |event| event.event_type)).boxed()
+}
+
+/// The claims of a folder, in order, whose children have these names.
+pub(crate) async fn snapshot_of(
+    session: &Session,
+    folder: &str,
+    names: Vec<String>,
+) -> Result<QueueSnapshot> {
+    let mut snapshot = QueueSnapshot::of(names);
+    if !snapshot.is_unsure() {
+        return Ok(snapshot);
+    }
+    let stats = session.stats(&snapshot.paths(folder)).await?;
+    let mut made = HashMap::with_capacity(stats.len());
+    for (child, stat) in snapshot.claims().iter().zip(stats) {
+        made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
+    }
+    snapshot.settle(&made);
+    Ok(snapshot)
 }

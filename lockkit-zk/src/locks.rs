@@ -1,46 +1,64 @@
-//! What the verbs of the driver share: sessions, paths, and what this process remembers; and how they
-//! read folders. The verbs are in files of their own.
+//! What the operations of the driver share: sessions, paths, and what this process remembers; and
+//! how they read folders. The operations are in files of their own.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join;
-use lockkit_core::Error;
+use lockkit_core::Result;
 use lockkit_core::driver::{Background, KnownBases, Recent};
+use lockkit_core::queue::GivenLimit;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use zookeeper_client::Error as ZkError;
+use zookeeper_client::{CreateMode, CreateOptions, Error as ZkError};
 
-use crate::cell::Cell;
-use crate::emptied::Emptied;
-use crate::enter::FolderState;
-use crate::failure::{failed, if_there};
-use crate::line::Line;
-use crate::lists::Lists;
+use crate::claim_cache::ClaimCache;
+use crate::errors::{failed, if_there};
+use crate::lists::{Lists, snapshot_of};
 use crate::paths::Layout;
-use crate::places::Places;
+use crate::queue_snapshot::QueueSnapshot;
+use crate::register_record::RegisterRecord;
 use crate::session::Session;
 use crate::sessions::Sessions;
+use crate::unused_folders::UnusedFolders;
 
 /// Of how many folders, and registers, it is remembered how they were.
 const REMEMBERED: usize = 4096;
 
-/// The locks of one driver, without its outside.
-pub(crate) struct Locks {
+/// Lists, or registers, that are read at once.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// How the folder of a list was when it was last seen. It only chooses which request is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FolderState {
+    /// It is there; no client may be in it.
+    There,
+    /// A client is in it.
+    InUse,
+    /// It has this fixed limit; it may have no claims.
+    Limited(GivenLimit),
+    /// It has seen so many claims that their numbers come to an end.
+    NearSequenceEnd,
+}
+
+/// The state of one driver that its operations share.
+pub(crate) struct ZkLocks {
     pub(crate) sessions: Sessions,
     pub(crate) layout: Layout,
-    pub(crate) places: Places,
-    /// Lists that those who wait share.
+    pub(crate) claims: ClaimCache,
+    /// Lists that waiters share.
     pub(crate) lists: Lists,
     /// The folders of lists.
     pub(crate) folders: Recent<String, FolderState>,
     /// Registers: the version of the node, and the cell without its value (but for whether there is
     /// one).
-    pub(crate) registers: Recent<String, (i32, Cell)>,
+    pub(crate) registers: Recent<String, (i32, RegisterRecord)>,
     pub(crate) bases: KnownBases,
+    /// Whether the format of what is stored was checked.
+    pub(crate) format: OnceCell<()>,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) emptied: Emptied,
+    pub(crate) unused_folders: UnusedFolders,
     /// What goes on without a caller that waits for it.
     pub(crate) background: Background,
 }
@@ -52,30 +70,31 @@ const ENDING: Duration = Duration::from_millis(250);
 
 /// A list as the leader has it.
 pub(crate) struct ReadList {
-    pub(crate) line: Line,
+    pub(crate) snapshot: QueueSnapshot,
     /// The version of its folder; none when there is no folder.
     pub(crate) version: Option<i32>,
 }
 
-impl Locks {
+impl ZkLocks {
     pub(crate) fn over(sessions: Sessions) -> Self {
         Self {
             layout: Layout::new(&sessions.options().chroot, sessions.options().neighbours),
             sessions,
-            places: Places::default(),
+            claims: ClaimCache::default(),
             lists: Lists::default(),
             folders: Recent::new(REMEMBERED),
             registers: Recent::new(REMEMBERED / 4),
             bases: KnownBases::default(),
+            format: OnceCell::new(),
             leases: Mutex::default(),
-            emptied: Emptied::default(),
+            unused_folders: UnusedFolders::default(),
             background: Background::default(),
         }
     }
 
     /// The main session, whose server has caught up with the leader: a follower that is cut off shows
     /// what was.
-    pub(crate) async fn synced(&self) -> Result<Arc<Session>, Error> {
+    pub(crate) async fn synced(&self) -> Result<Arc<Session>> {
         let session = self.sessions.get().await?;
         session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         Ok(session)
@@ -87,7 +106,7 @@ impl Locks {
         let until = Instant::now() + CLOSING;
         if self.sessions.latest().is_some_and(|session| session.is_connected()) {
             let ended = self.background.ended_within(CLOSING);
-            let _ = timeout(CLOSING - ENDING, join(self.remove_left_folders(), ended)).await;
+            let _ = timeout(CLOSING - ENDING, join(self.remove_unused_folders(), ended)).await;
         }
         let _ = timeout_at(until, self.sessions.close()).await;
     }
@@ -109,56 +128,56 @@ impl Locks {
         self.make_folder(session, path.rsplit_once('/').map_or("", |(above, _)| above)).await
     }
 
-    /// The list as the leader has it, with everything that this session sent before.
-    pub(crate) async fn read_list(
+    /// Creates a node that stays, and the folders above it.
+    pub(crate) async fn create_kept(
         &self,
         session: &Session,
-        folder: &str,
-    ) -> Result<ReadList, Error> {
+        path: &str,
+        data: &[u8],
+    ) -> Result<(), ZkError> {
+        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
+        self.create_with(session, path, data, &options).await
+    }
+
+    /// Creates a node as these options say, and the folders above it.
+    pub(crate) async fn create_with(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+        options: &CreateOptions<'_>,
+    ) -> Result<(), ZkError> {
+        let created = session.answer(session.client.create(path, data, options)).await;
+        if !matches!(created, Err(ZkError::NoNode)) {
+            return created.map(drop);
+        }
+        self.make_above(session, path).await?;
+        session.answer(session.client.create(path, data, options)).await.map(drop)
+    }
+
+    /// The list as the leader has it, with everything that this session sent before.
+    pub(crate) async fn read_list(&self, session: &Session, folder: &str) -> Result<ReadList> {
         let synced = session.ask_majority(self.layout.root());
         let listed = session.client.get_children(folder);
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         let Some((names, stat)) = if_there(listed)? else {
             // There may be no root to be synchronized, but then nor are there folders.
-            return Ok(ReadList { line: Line::default(), version: None });
+            return Ok(ReadList { snapshot: QueueSnapshot::default(), version: None });
         };
         synced.map_err(failed)?;
-        let line = line_of(session, folder, names).await?;
-        Ok(ReadList { line, version: Some(stat.version) })
+        let snapshot = snapshot_of(session, folder, names).await?;
+        Ok(ReadList { snapshot, version: Some(stat.version) })
     }
 
     /// The claims of a folder, in order; none when it is not there.
-    pub(crate) async fn line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
+    pub(crate) async fn snapshot(&self, session: &Session, folder: &str) -> Result<QueueSnapshot> {
         let names = self.children(session, folder).await?;
-        line_of(session, folder, names).await
+        snapshot_of(session, folder, names).await
     }
 
     /// The children of a folder; none when it is not there.
-    pub(crate) async fn children(
-        &self,
-        session: &Session,
-        path: &str,
-    ) -> Result<Vec<String>, Error> {
+    pub(crate) async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>> {
         let listed = session.answer(session.client.list_children(path)).await;
         Ok(if_there(listed)?.unwrap_or_default())
     }
-}
-
-/// The claims of a folder, in order, whose children have these names.
-pub(crate) async fn line_of(
-    session: &Session,
-    folder: &str,
-    names: Vec<String>,
-) -> Result<Line, Error> {
-    let mut line = Line::of(names);
-    if !line.is_unsure() {
-        return Ok(line);
-    }
-    let stats = session.stats(&line.paths(folder)).await?;
-    let mut made = HashMap::with_capacity(stats.len());
-    for (child, stat) in line.claims().iter().zip(stats) {
-        made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
-    }
-    line.settle(&made);
-    Ok(line)
 }

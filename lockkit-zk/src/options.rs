@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 #[cfg(feature = "tls")]
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, Client, Connector, Error as ZkError, SaslOptions};
@@ -56,7 +56,7 @@ pub struct ZkOptions {
     pub(crate) neighbours: Option<Neighbours>,
     /// Whether servers are spoken to in TLS, unless they are given as `tcp://`.
     pub(crate) tls: bool,
-    /// Whether nodes are made so that only whoever has the same login can touch them.
+    /// Whether nodes are made so that only a client that has the same login can touch them.
     pub(crate) private: bool,
 }
 
@@ -77,7 +77,7 @@ impl ZkOptions {
     }
 
     /// Puts everything under this path, which is made when it is not there.
-    pub fn chroot(mut self, path: &str) -> Result<Self, Error> {
+    pub fn chroot(mut self, path: &str) -> Result<Self> {
         let good = path.starts_with('/')
             && !path.ends_with('/')
             && path[1..].split('/').all(|part| !matches!(part, "" | "." | ".."))
@@ -117,9 +117,9 @@ impl ZkOptions {
 
     /// Shares locks with programs that use another library.
     ///
-    /// The lock `a` then lies at `/CHROOT/a` (with a prefix, at `/CHROOT/PREFIX/a`), and whoever
+    /// The lock `a` then lies at `/CHROOT/a` (with a prefix, at `/CHROOT/PREFIX/a`), and a client that
     /// locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
-    /// excluded by it, readers included; all stand in one line. Semaphores and registers are not
+    /// excluded by it, readers included; all wait in one queue. Semaphores and registers are not
     /// shared.
     pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
         self.neighbours = Some(neighbours);
@@ -151,7 +151,7 @@ impl ZkOptions {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, options: TlsOptions) -> Self {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody may have been faster, which is as good.
+            // A client may have been faster, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         self.connector = self.connector.with_tls(options);
@@ -255,7 +255,7 @@ pub(crate) fn connection_timeout(session: Duration) -> Duration {
     (session / 5).max(Duration::from_secs(4)).min(session * 2 / 5)
 }
 
-/// The longest that a client may have for that which somebody else has configured.
+/// The longest that a client may have for that which another client has configured.
 pub(crate) fn longest_connection_timeout(session: Duration) -> Duration {
     session * 3 / 5
 }

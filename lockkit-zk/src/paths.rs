@@ -5,22 +5,23 @@
 //!                           /s-TAG-0000000008        a shared claim
 //!                           /d-TAG                   the exclusive claim TAG was downgraded
 //! ROOT/n-NAMESPACE/semaphore/NAME/p3of10-TAG-…       three permits of ten
-//!                               /limited, limit-10-0  the limit that it was given
+//!                               /limited, limit-10-0  the limit that it is fixed to
 //! ROOT/n-NAMESPACE/breaks/LIST-CZXID-TAG             who broke this claim, and why
 //! ROOT/n-NAMESPACE/register/NAME                     a register
 //! ROOT/n-NAMESPACE/base                              what core adds to the tokens
+//! ROOT/format                                        the version of this format
 //! ```
 //! where `ROOT` is `/CHROOT/lockkit`. Locks that are shared with neighbours lie at
 //! `/CHROOT/NAMESPACE/NAME`, and their claims are `x-TAG-lock-0000000007` for Curator's eyes, and
 //! `x-TAG__lock__0000000007` for kazoo's.
 //!
-//! # What a node's name tells
+//! # What a node's name contains
 //! A list of children is names and nothing else, so a name carries what the rule needs: the mode.
 //! It must also be found again after a lost answer, so it has to follow from the claim's id. But
-//! names are seen by everybody who may list the folder, and the id is the secret by which a claim
-//! is released. So the name carries a **tag**: the first 128 bits of a SHA-256 of the id. Whoever
-//! has the id finds the node; whoever sees the node does not get the id (it is 128 random bits, so
-//! there is nothing to try out).
+//! names are seen by every client that may list the folder, and the id is the secret by which a
+//! claim is released. So the name carries a **tag**: the first 128 bits of a SHA-256 of the id. A
+//! client that has the id finds the node; a client that sees the node does not get the id (it is
+//! 128 random bits, so there is nothing to try out).
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -34,7 +35,7 @@ use percent_encoding::{
 use sha2::{Digest, Sha256};
 use zookeeper_client::CreateMode;
 
-use crate::given::limit_of;
+use crate::fixed_limit::limit_of;
 
 /// Everything that is not a letter, a digit, `-` or `_` is encoded: that covers `/`, `.` and `..`,
 /// and all the characters that ZooKeeper refuses.
@@ -62,14 +63,14 @@ pub enum Neighbours {
 /// What the folders of namespaces begin with.
 pub(crate) const NAMESPACE: &str = "n-";
 
-/// What stands between tag and sequence.
+/// The separator of tag and sequence.
 const OURS: &str = "-";
 const CURATOR: &str = "-lock-";
 const KAZOO: &str = "__lock__";
 /// What kazoo's read locks have there.
 const KAZOO_READER: &str = "__rlock__";
 
-/// A name as others would write it in a path: encoded is only what cannot stand there.
+/// A name as others would write it in a path: encoded is only what cannot is stored there.
 fn plainly(name: &str) -> Cow<'_, str> {
     match name {
         "." | ".." => Cow::Owned(name.replace('.', "%2E")),
@@ -118,7 +119,7 @@ impl Layout {
     }
 
     /// What ZooKeeper puts the sequence behind in the name of a claim's node.
-    pub(crate) fn prefix(&self, tag: &Tag, claim: &Claim) -> String {
+    pub(crate) fn prefix(&self, tag: &NodeTag, claim: &Claim) -> String {
         let before = match (claim.key.space, self.neighbours) {
             (Space::Lock, Some(Neighbours::Curator)) => CURATOR,
             (Space::Lock, Some(Neighbours::Kazoo)) => KAZOO,
@@ -174,6 +175,11 @@ impl Layout {
         format!("{}/{}", self.registers(namespace), utf8_percent_encode(name, ENCODED))
     }
 
+    /// The node with the format's version.
+    pub(crate) fn format(&self) -> String {
+        format!("{}/format", self.root)
+    }
+
     /// A node that is written only to learn the server's time.
     pub(crate) fn clock(&self) -> String {
         format!("{}/clock", self.root)
@@ -187,9 +193,9 @@ pub(crate) fn decode_name(folder: &str) -> Option<String> {
 
 /// By what a claim's node is found: see the page's head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tag(String);
+pub(crate) struct NodeTag(String);
 
-impl Tag {
+impl NodeTag {
     pub(crate) fn of(id: ClaimId) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"lockkit node name\0");
@@ -220,7 +226,7 @@ impl Tag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) name: String,
-    pub(crate) tag: Tag,
+    pub(crate) tag: NodeTag,
     pub(crate) mode: Mode,
     sequence: i64,
     /// By which change it was made, where that had to be asked for.
@@ -228,22 +234,22 @@ pub(crate) struct Child {
 }
 
 /// What a name in a list's folder can be.
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     Claim(Child),
-    Downgraded(Tag),
-    /// The limit that the list was given.
+    Downgraded(NodeTag),
+    /// The fixed limit of the queue.
     Limit(GivenLimit),
     Foreign,
 }
 
-impl Kind {
+impl NodeKind {
     pub(crate) fn of(name: String) -> Self {
         match parse(&name).or_else(|| parse_neighbour(&name)) {
             Some((mode, tag, sequence)) => {
                 Self::Claim(Child { tag, mode, sequence, name, made: 0 })
             }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
-                Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
+                Some(tag) => Self::Downgraded(NodeTag(tag.to_owned())),
                 None => limit_of(&name).map_or(Self::Foreign, Self::Limit),
             },
         }
@@ -267,7 +273,7 @@ impl Child {
         }
     }
 
-    /// Whether its number is so close to where 32 bits end that it does not tell its place.
+    /// Whether its number is so close to where 32 bits end that it does not determine its position.
     ///
     /// There servers of version 3.8 do not go on with the least number, as documented: the counter
     /// stays what it is, and they give the greatest number again and again, and at times, when
@@ -280,7 +286,7 @@ impl Child {
 /// How many numbers on each side of the end are near it.
 const NEAR: i32 = 1 << 20;
 
-fn parse(name: &str) -> Option<(Mode, Tag, i64)> {
+fn parse(name: &str) -> Option<(Mode, NodeTag, i64)> {
     let (mode, rest) = name.split_once('-')?;
     let (tag, sequence) = rest.split_at_checked(32)?;
     let mode = match mode {
@@ -293,13 +299,13 @@ fn parse(name: &str) -> Option<(Mode, Tag, i64)> {
     };
     let mut after = [CURATOR, KAZOO, OURS].into_iter().filter_map(|s| sequence.strip_prefix(s));
     let sequence = after.next()?.parse().ok()?;
-    is_tag(tag).then(|| (mode, Tag(tag.to_owned()), sequence))
+    is_tag(tag).then(|| (mode, NodeTag(tag.to_owned()), sequence))
 }
 
-/// The claim of somebody who uses another library: `_c_UUID-lock-0000000007`, Curator's, or
+/// The claim of a client that uses another library: `_c_UUID-lock-0000000007`, Curator's, or
 /// `HEX__lock__0000000007`, kazoo's, whose readers are `HEX__rlock__0000000007`. It has a tag, as
-/// every claim has, that nobody's id leads to.
-fn parse_neighbour(name: &str) -> Option<(Mode, Tag, i64)> {
+/// every claim has, that no client's id leads to.
+fn parse_neighbour(name: &str) -> Option<(Mode, NodeTag, i64)> {
     let (mode, sequence) = match name.strip_prefix("_c_") {
         Some(rest) => (Mode::Exclusive, rest.rsplit_once(CURATOR)?.1),
         None => match (name.rsplit_once(KAZOO), name.rsplit_once(KAZOO_READER)) {
@@ -308,7 +314,7 @@ fn parse_neighbour(name: &str) -> Option<(Mode, Tag, i64)> {
             _ => return None,
         },
     };
-    let tag = Tag(half(Sha256::new().chain_update(name)));
+    let tag = NodeTag(half(Sha256::new().chain_update(name)));
     Some((mode, tag, sequence.parse().ok()?))
 }
 
@@ -322,16 +328,16 @@ pub(crate) fn is_downgraded(name: &str, mode: Mode) -> bool {
     mode == Mode::Shared && name.starts_with("x-")
 }
 
-/// The name of the record that says who broke this claim. It tells the list, for whoever looks at
+/// The name of the record of the break of this claim. It names the queue, for a client that reads
 /// that; the token, for people; and the tag, for the claim's owner.
-pub(crate) fn break_name(key: &Key, token: Token, tag: &Tag) -> String {
+pub(crate) fn break_name(key: &Key, token: Token, tag: &NodeTag) -> String {
     format!("{}{:016x}-{}", breaks_of(key), token.get(), tag.0)
 }
 
-/// Whose break a record of this name tells of.
-pub(crate) fn broken_tag(record: &str) -> Option<Tag> {
+/// The claim whose break a record of this name is about.
+pub(crate) fn broken_tag(record: &str) -> Option<NodeTag> {
     let (_, tag) = record.rsplit_once('-')?;
-    is_tag(tag).then(|| Tag(tag.to_owned()))
+    is_tag(tag).then(|| NodeTag(tag.to_owned()))
 }
 
 /// What the names of all records about one list begin with.
@@ -355,17 +361,17 @@ mod tests {
     use lockkit_core::Name;
 
     fn child(mode: Mode, sequence: i64) -> Child {
-        let tag = Tag::of(ClaimId::random());
+        let tag = NodeTag::of(ClaimId::random());
         for before in [CURATOR, KAZOO] {
             read(&tag, mode, before, sequence);
         }
         read(&tag, mode, OURS, sequence)
     }
 
-    fn read(tag: &Tag, mode: Mode, before: &str, sequence: i64) -> Child {
+    fn read(tag: &NodeTag, mode: Mode, before: &str, sequence: i64) -> Child {
         // As the server formats it, negative numbers included.
-        match Kind::of(format!("{}{sequence:010}", tag.prefix(mode, before))) {
-            Kind::Claim(child) => {
+        match NodeKind::of(format!("{}{sequence:010}", tag.prefix(mode, before))) {
+            NodeKind::Claim(child) => {
                 assert_eq!((child.mode, &child.tag, child.sequence), (mode, tag, sequence));
                 child
             }
@@ -382,7 +388,7 @@ mod tests {
         for (name, mode, sequence) in
             [(curator, ours.0, 3), (kazoo, ours.0, 4), (reader, ours.1, i64::from(i32::MIN))]
         {
-            let Kind::Claim(child) = Kind::of(name.to_owned()) else { panic!("{name}") };
+            let NodeKind::Claim(child) = NodeKind::of(name.to_owned()) else { panic!("{name}") };
             assert_eq!((child.mode, child.sequence), (mode, sequence), "{name}");
         }
     }
@@ -407,7 +413,7 @@ mod tests {
         child(Mode::Shared, i64::from(i32::MIN));
         child(Mode::Permits { permits: 3, limit: 10 }, -5);
         for foreign in ["x-1-2", "lock-0000000001", "d-zz", "p3-", "ü-ä", ""] {
-            assert!(matches!(Kind::of(foreign.to_owned()), Kind::Foreign), "{foreign}");
+            assert!(matches!(NodeKind::of(foreign.to_owned()), NodeKind::Foreign), "{foreign}");
         }
     }
 
@@ -435,8 +441,8 @@ mod tests {
     #[test]
     fn the_tag_is_not_the_id() {
         let id = ClaimId::random();
-        assert_eq!(Tag::of(id), Tag::of(id));
-        assert!(!Tag::of(id).marker().contains(&id.to_hex()[..8]));
+        assert_eq!(NodeTag::of(id), NodeTag::of(id));
+        assert!(!NodeTag::of(id).marker().contains(&id.to_hex()[..8]));
     }
 
     #[test]

@@ -1,91 +1,133 @@
 //! Registers: one persistent node each, which stays when its value is deleted, so that versions
 //! grow and the highest token is remembered.
 //!
-//! A write is a `set` under the version of the node that was judged, so that of two writers who
-//! judged the same one, one is told and judges anew. The driver never repeats a write by itself whose
-//! answer was lost. What this process saw of a register last it
-//! remembers, and judges by that first: a write that would be refused by it looks, and what is
-//! refused is judged by what the leader has.
+//! A write is a `set` under the version of the node that was judged, so that of two writers that
+//! judged the same one, one is refused and judges again. The driver never repeats a write by itself
+//! whose answer was lost. What this process saw of a register last it remembers, and judges by that
+//! first: a write that would be refused by it looks, and what is refused is judged by what the
+//! leader has.
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkit_core::driver::{Attempted, Entry, RegisterKey, Registers, Version, Write, WriteResult};
+use lockkit_core::driver::{Entry, RegisterKey, Version, Write, WriteResult, retry_conflicts};
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Name, Namespace};
+use lockkit_core::{Error, Name, Namespace, Result};
 use zookeeper_client::Error as ZkError;
 
-use crate::ZkDriver;
-use crate::cell::Cell;
-use crate::failure::{BACKEND, failed, if_there};
-use crate::locks::Locks;
-use crate::look::AT_ONCE;
+use crate::errors::{BACKEND, failed, if_there};
+use crate::locks::AT_ONCE;
+use crate::locks::ZkLocks;
+use crate::register_record::RegisterRecord;
+use crate::session::LOOK_EVERY;
 use crate::session::Session;
-use crate::watched::LOOK_EVERY;
 
-/// How often a write is judged anew because others write as well.
-pub(crate) const ATTEMPTS: usize = 256;
+/// How often a write is judged again because others write as well.
+const ATTEMPTS: usize = 256;
 
 /// A register as it was read.
 #[derive(Clone, Debug)]
 struct ReadRegister {
-    cell: Cell,
+    record: RegisterRecord,
     /// The node's version; none when there is no node.
     node: Option<i32>,
     /// What is left of the value's time.
     left: Option<Duration>,
 }
 
-impl Locks {
-    /// The register as the leader has it, in one flight.
-    async fn seen(&self, session: &Session, path: &str) -> Result<ReadRegister, Error> {
+impl ZkLocks {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+        let session = self.sessions.get().await?;
+        let path = self.layout.register(&at.namespace, at.name.as_str());
+        Ok(self.read_register(&session, &path).await?.record.entry())
+    }
+
+    /// Returns the register once its version is another one than this.
+    pub(crate) async fn register_changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>> {
+        let path = self.layout.register(&at.namespace, at.name.as_str());
+        loop {
+            let session = self.sessions.get().await?;
+            let room = session.room(&[&path]);
+            // The watch is set before the read, so that no change falls between them. It also
+            // waits for a node that is not there yet.
+            let watcher = match room.is_some() {
+                true => {
+                    let watched = session.client.check_and_watch_stat(&path);
+                    Some(session.answer(watched).await.map_err(failed)?.1)
+                }
+                false => None,
+            };
+            let ReadRegister { record, left, .. } = self.read_register(&session, &path).await?;
+            let entry = record.entry();
+            if entry.as_ref().map(|entry| entry.version) != after {
+                return Ok(entry);
+            }
+            // No event comes when a value's time is over.
+            let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
+            match watcher {
+                Some(watcher) => {
+                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
+                }
+                // Very much is watched in this session: poll.
+                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
+            }
+        }
+    }
+
+    /// The register as the leader has it, in one round trip.
+    async fn read_register(&self, session: &Session, path: &str) -> Result<ReadRegister> {
         let synced = session.ask_majority(path);
         let read = session.client.get_data(path);
         let (synced, read) = session.answers(async { tokio::join!(synced, read) }).await?;
         let read = if_there(read)?;
         synced.map_err(failed)?;
         let Some((data, stat)) = read else {
-            return Ok(ReadRegister { cell: Cell::empty(), node: None, left: None });
+            return Ok(ReadRegister { record: RegisterRecord::empty(), node: None, left: None });
         };
-        let what = "a node in the place of a register is not one";
-        let mut cell = Cell::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
-        self.remember(path, stat.version, cell.clone());
+        let what = "a node in the cached of a register is not one";
+        let mut record =
+            RegisterRecord::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
+        self.remember(path, stat.version, record.clone());
         let mut left = None;
-        if cell.ends() {
-            left = Some(cell.lapse(self.server_ms(session).await? - stat.mtime));
+        if record.ends() {
+            left = Some(record.lapse(self.server_ms(session).await? - stat.mtime));
         }
-        Ok(ReadRegister { cell, node: Some(stat.version), left })
+        Ok(ReadRegister { record, node: Some(stat.version), left })
     }
 
     /// Whether a value's time is over only the server can say, so one with an end is not remembered.
-    fn remember(&self, path: &str, version: i32, cell: Cell) {
-        match cell.ttl_ms > 0 {
+    fn remember(&self, path: &str, version: i32, record: RegisterRecord) {
+        match record.ttl_ms > 0 {
             true => self.registers.forget(path),
-            false => self.registers.saw(path, (version, cell.without_value())),
+            false => self.registers.saw(path, (version, record.without_value())),
         }
     }
 
     /// The leader's clock: ZooKeeper shows it only in the time of a change, so one is made.
-    async fn server_ms(&self, session: &Session) -> Result<i64, Error> {
-        let path = self.layout.clock();
-        for _ in 0..ATTEMPTS {
-            let set = session.answer(session.client.set_data(&path, b"", None)).await;
+    async fn server_ms(&self, session: &Session) -> Result<i64> {
+        let path = &*self.layout.clock();
+        let conflict = "the node that tells the time comes and goes";
+        retry_conflicts(BACKEND, conflict, |_| async move {
+            let set = session.answer(session.client.set_data(path, b"", None)).await;
             if let Some(stat) = if_there(set)? {
-                return Ok(stat.mtime);
+                return Ok(Some(stat.mtime));
             }
-            match self.create_kept(session, &path, b"").await {
-                Ok(()) | Err(ZkError::NodeExists) => {}
-                Err(error) => return Err(failed(error)),
+            match self.create_kept(session, path, b"").await {
+                Ok(()) | Err(ZkError::NodeExists) => Ok(None),
+                Err(error) => Err(failed(error)),
             }
-        }
-        Err(Error::retryable(BACKEND, "the node that tells the time comes and goes"))
+        })
+        .await
     }
 
     /// Some registers that have a value, in the order of their names.
-    async fn page_of_registers(
+    pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, Error> {
+    ) -> Result<Listed<RegisterState>> {
         let session = self.synced().await?;
         let folder = self.layout.registers(&request.namespace);
         let mut names = self.names(&session, &folder, &request.prefix).await?;
@@ -94,8 +136,8 @@ impl Locks {
         let limit = request.limit.max(1);
         let mut items = Vec::new();
         for some in names.chunks(AT_ONCE.min(limit)) {
-            for (name, cell) in self.cells(&session, &request.namespace, some).await? {
-                let Some(entry) = cell.entry() else { continue };
+            for (name, record) in self.records(&session, &request.namespace, some).await? {
+                let Some(entry) = record.entry() else { continue };
                 if items.len() == limit {
                     return Ok(Listed { items, more: true });
                 }
@@ -107,43 +149,44 @@ impl Locks {
     }
 
     /// These registers, those that are there, as they are now.
-    async fn cells(
+    async fn records(
         &self,
         session: &Session,
         namespace: &Namespace,
         names: &[Name],
-    ) -> Result<Vec<(Name, Cell)>, Error> {
+    ) -> Result<Vec<(Name, RegisterRecord)>> {
         let path = |name: &Name| self.layout.register(namespace, name.as_str());
         let paths: Vec<_> = names.iter().map(path).collect();
-        let (mut cells, mut now) = (Vec::new(), None);
+        let (mut records, mut now) = (Vec::new(), None);
         for (name, read) in names.iter().zip(session.contents(&paths).await?) {
             let Some((data, stat)) = if_there(read)? else { continue };
-            let Some(mut cell) = Cell::read(&data) else { continue };
-            if cell.ends() {
+            let Some(mut record) = RegisterRecord::read(&data) else { continue };
+            if record.ends() {
                 let now = match now {
                     Some(now) => now,
                     None => *now.insert(self.server_ms(session).await?),
                 };
-                cell.lapse(now - stat.mtime);
+                record.lapse(now - stat.mtime);
             }
-            cells.push((name.clone(), cell));
+            records.push((name.clone(), record));
         }
-        Ok(cells)
+        Ok(records)
     }
 
-    async fn change(&self, at: &RegisterKey, write: &Write) -> Result<WriteResult, Error> {
+    pub(crate) async fn change(&self, at: &RegisterKey, write: &Write) -> Result<WriteResult> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         let mut remembered = self.registers.last(&path);
         for _ in 0..ATTEMPTS {
-            let judged = remembered.take().and_then(|(version, cell)| {
-                cell.after(write).ok().map(|next| (Some(version), next))
+            let judged = remembered.take().and_then(|(version, record)| {
+                record.after(write).ok().map(|next| (Some(version), next))
             });
             let (node, next) = match judged {
                 Some(judged) => judged,
                 None => {
-                    let ReadRegister { cell, node, .. } = self.seen(&session, &path).await?;
-                    match cell.after(write) {
+                    let ReadRegister { record, node, .. } =
+                        self.read_register(&session, &path).await?;
+                    match record.after(write) {
                         Ok(next) => (node, next),
                         Err(outcome) => return Ok(outcome),
                     }
@@ -155,7 +198,7 @@ impl Locks {
                     self.remember(&path, version, next);
                     return Ok(stored);
                 }
-                // Somebody else was faster: judge anew.
+                // Another client was faster: judge again.
                 Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
                 Err(error) => {
                     self.registers.forget(&path);
@@ -172,9 +215,9 @@ impl Locks {
         session: &Session,
         path: &str,
         node: Option<i32>,
-        cell: &Cell,
+        record: &RegisterRecord,
     ) -> Result<i32, ZkError> {
-        let data = cell.write();
+        let data = record.write();
         match node {
             Some(_) => {
                 let set = session.client.set_data(path, &data, node);
@@ -182,62 +225,6 @@ impl Locks {
             }
             None => self.create_kept(session, path, &data).await.map(|()| 0),
         }
-    }
-}
-
-#[async_trait]
-impl Registers for ZkDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let session = self.locks.sessions.get().await?;
-        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
-        Ok(self.locks.seen(&session, &path).await?.cell.entry())
-    }
-
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
-        self.locks.change(at, write).await.map(Attempted::from)
-    }
-
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
-        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
-        loop {
-            let session = self.locks.sessions.get().await?;
-            let room = session.room(&[&path]);
-            // The watch is set before the look, so that no change falls between them. It also
-            // waits for a node that is not there yet.
-            let watcher = match room.is_some() {
-                true => {
-                    let watched = session.client.check_and_watch_stat(&path);
-                    Some(session.answer(watched).await.map_err(failed)?.1)
-                }
-                false => None,
-            };
-            let ReadRegister { cell, left, .. } = self.locks.seen(&session, &path).await?;
-            let entry = cell.entry();
-            if entry.as_ref().map(|entry| entry.version) != after {
-                return Ok(entry);
-            }
-            // Nobody tells when a value's time is over.
-            let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
-            match watcher {
-                Some(watcher) => {
-                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
-                }
-                // Very much is watched in this session: look now and then.
-                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
-            }
-        }
-    }
-
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.locks.page_of_registers(request).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Renewing: one flight for all claims of a session, whatever their number. The session is what
+//! Renewing: one round trip for all claims of a session, whatever their number. The session is what
 //! lives; of the claims one only asks whether their nodes are still there.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -6,197 +6,198 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimEnd, Renewal};
+use lockkit_core::driver::{ClaimData, ClaimEnd, Renewal};
 use lockkit_core::queue::Verdict;
-use lockkit_core::{Claim, Error, Mode};
+use lockkit_core::{Claim, Error, Mode, Result};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
-use crate::failure::{failed, if_there};
-use crate::line::Line;
-use crate::locks::{Locks, line_of};
-use crate::node::Label;
-use crate::paths::{Kind, Tag, broken_tag};
-use crate::places::Place;
+use crate::claim_cache::CachedClaim;
+use crate::errors::{failed, if_there};
+use crate::lists::snapshot_of;
+use crate::locks::ZkLocks;
+use crate::paths::{NodeKind, NodeTag, broken_tag};
+use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
 
 /// A claim that is to be renewed.
-struct Asked<'a> {
+struct ClaimToRenew<'a> {
     /// Its place in what was asked.
     at: usize,
     claim: &'a Claim,
-    place: Option<Place>,
+    cached: Option<CachedClaim>,
 }
 
-/// What one flight brought back.
-struct News {
+/// What one round trip brought back.
+struct RenewalReads {
     /// All ephemeral nodes of the session under the root.
     nodes: HashSet<String>,
     /// The records of breaks, by their folder and the claim's tag.
-    breaks: HashMap<String, Result<HashMap<Tag, String>, Error>>,
+    breaks: HashMap<String, Result<HashMap<NodeTag, String>>>,
     /// The lists in which claims wait, by their folder.
-    lines: HashMap<String, Result<Line, Error>>,
+    snapshots: HashMap<String, Result<QueueSnapshot>>,
 }
 
-impl Locks {
-    /// One flight for each session that claims live in, all at once. What fails in one says nothing
+impl ZkLocks {
+    /// One round trip for each session that claims live in, all at once. What fails in one says nothing
     /// of the others.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
-        let _renewing = self.emptied.renewing();
-        let mut flights: HashMap<Option<i64>, Vec<Asked<'_>>> = HashMap::new();
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal>> {
+        let _renewing = self.unused_folders.renewing();
+        let mut by_session: HashMap<Option<i64>, Vec<ClaimToRenew<'_>>> = HashMap::new();
         for (at, claim) in claims.iter().enumerate() {
-            let place = self.places.of(claim.id);
-            let lives = place.as_ref().map(|place| &place.session).filter(|s| !s.has_ended());
+            let cached = self.claims.get(claim.id);
+            let lives = cached.as_ref().map(|cached| &cached.session).filter(|s| !s.has_ended());
             let id = lives.map(|session| session.id());
-            flights.entry(id).or_default().push(Asked { at, claim, place });
+            by_session.entry(id).or_default().push(ClaimToRenew { at, claim, cached });
         }
-        let flights = flights.into_iter().map(|(id, asked)| self.flight(id, asked));
-        let mut answers: Vec<_> = join_all(flights).await.into_iter().flatten().collect();
+        let by_session = by_session.into_iter().map(|(id, asked)| self.renew_in_session(id, asked));
+        let mut answers: Vec<_> = join_all(by_session).await.into_iter().flatten().collect();
         answers.sort_by_key(|(at, _)| *at);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Renews claims that live in the session of this id, or in none that lasts.
-    async fn flight(
+    async fn renew_in_session(
         &self,
         id: Option<i64>,
-        asked: Vec<Asked<'_>>,
-    ) -> Vec<(usize, Result<Renewal, Error>)> {
-        let session = match asked.iter().find_map(|asked| asked.place.as_ref()) {
-            Some(place) if id.is_some() => Ok(place.session.clone()),
+        asked: Vec<ClaimToRenew<'_>>,
+    ) -> Vec<(usize, Result<Renewal>)> {
+        let session = match asked.iter().find_map(|asked| asked.cached.as_ref()) {
+            Some(cached) if id.is_some() => Ok(cached.session.clone()),
             _ => self.sessions.get().await,
         };
-        let news = match &session {
-            Ok(session) => self.news(session, &asked).await,
+        let reads = match &session {
+            Ok(session) => self.reads(session, &asked).await,
             Err(error) => Err(error.clone()),
         };
-        let (session, news) = match (session, news) {
-            (Ok(session), Ok(news)) => (session, news),
+        let (session, reads) = match (session, reads) {
+            (Ok(session), Ok(reads)) => (session, reads),
             (_, Err(error)) | (Err(error), _) => {
                 return asked.iter().map(|asked| (asked.at, Err(error.clone()))).collect();
             }
         };
         let mut answers = Vec::with_capacity(asked.len());
-        for Asked { at, claim, place } in asked {
-            let answer = self.renewal(&session, claim, place, &news).await;
+        for ClaimToRenew { at, claim, cached } in asked {
+            let answer = self.renewal(&session, claim, cached, &reads).await;
             if matches!(answer, Ok(Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::SessionEnded))) {
-                self.places.forget(claim.id);
+                self.claims.forget(claim.id);
             }
             answers.push((at, answer));
         }
-        self.sweep(&session, &news.nodes);
+        self.sweep(&session, &reads.nodes);
         answers
     }
 
-    async fn news(&self, session: &Session, asked: &[Asked<'_>]) -> Result<News, Error> {
+    async fn reads(&self, session: &Session, asked: &[ClaimToRenew<'_>]) -> Result<RenewalReads> {
         let breaks: BTreeSet<_> =
             asked.iter().map(|asked| self.layout.breaks(&asked.claim.key.namespace)).collect();
-        let places = asked.iter().flat_map(|asked| &asked.place);
-        let waiting = places.filter(|place| !place.holds());
-        let lines: BTreeSet<_> = waiting.map(|place| place.folder.clone()).collect();
+        let cached_claims = asked.iter().flat_map(|asked| &asked.cached);
+        let waiting = cached_claims.filter(|cached| !cached.holds());
+        let snapshots: BTreeSet<_> = waiting.map(|cached| cached.folder.clone()).collect();
         // All of these go out now, in this order: what is read is at least as new as the sync.
         let synced = session.ask_majority(self.layout.root());
         let nodes = session.client.list_ephemerals(self.layout.claims());
         let breaks_listed: Vec<_> =
             breaks.iter().map(|path| session.client.list_children(path)).collect();
-        let lines_listed: Vec<_> =
-            lines.iter().map(|path| session.client.list_children(path)).collect();
-        let all =
-            async { tokio::join!(synced, nodes, join_all(breaks_listed), join_all(lines_listed)) };
-        let (synced, nodes, breaks_listed, lines_listed) = session.answers(all).await?;
+        let snapshots_listed: Vec<_> =
+            snapshots.iter().map(|path| session.client.list_children(path)).collect();
+        let all = async {
+            tokio::join!(synced, nodes, join_all(breaks_listed), join_all(snapshots_listed))
+        };
+        let (synced, nodes, breaks_listed, snapshots_listed) = session.answers(all).await?;
         synced.map_err(failed)?;
-        let mut news = News {
+        let mut reads = RenewalReads {
             nodes: nodes.map_err(failed)?.into_iter().collect(),
             breaks: HashMap::new(),
-            lines: HashMap::new(),
+            snapshots: HashMap::new(),
         };
         for (folder, listed) in breaks.into_iter().zip(breaks_listed) {
             let by_tag = if_there(listed).map(|records| {
                 let tagged = |name: String| broken_tag(&name).map(|tag| (tag, name));
                 records.into_iter().flatten().filter_map(tagged).collect()
             });
-            news.breaks.insert(folder, by_tag);
+            reads.breaks.insert(folder, by_tag);
         }
-        for (folder, listed) in lines.into_iter().zip(lines_listed) {
-            let line = match if_there(listed) {
-                Ok(names) => line_of(session, &folder, names.unwrap_or_default()).await,
+        for (folder, listed) in snapshots.into_iter().zip(snapshots_listed) {
+            let snapshot = match if_there(listed) {
+                Ok(names) => snapshot_of(session, &folder, names.unwrap_or_default()).await,
                 Err(error) => Err(error),
             };
-            news.lines.insert(folder, line);
+            reads.snapshots.insert(folder, snapshot);
         }
-        Ok(news)
+        Ok(reads)
     }
 
     async fn renewal(
         &self,
         session: &Session,
         claim: &Claim,
-        place: Option<Place>,
-        news: &News,
-    ) -> Result<Renewal, Error> {
-        let records = told(&news.breaks, &self.layout.breaks(&claim.key.namespace))?;
-        if let Some(name) = records.and_then(|records| records.get(&Tag::of(claim.id)))
+        cached: Option<CachedClaim>,
+        reads: &RenewalReads,
+    ) -> Result<Renewal> {
+        let records = read_of(&reads.breaks, &self.layout.breaks(&claim.key.namespace))?;
+        if let Some(name) = records.and_then(|records| records.get(&NodeTag::of(claim.id)))
             && let Some(record) = self.break_record(session, &claim.key, name).await?
         {
             // Gracefully broken, it is not renewed, and leaves when its own lease is over.
             return Ok(Renewal::Ended(ClaimEnd::Broken(record)));
         }
         let gone = Renewal::Ended(ClaimEnd::NotFound);
-        let Some(place) = place else {
+        let Some(cached) = cached else {
             return Ok(gone);
         };
-        if place.session.id() != session.id() {
+        if cached.session.id() != session.id() {
             return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
         }
-        let Some(node) = &place.node else {
+        let Some(node) = &cached.node else {
             return Ok(gone);
         };
-        if !news.nodes.contains(&node.path) {
+        if !reads.nodes.contains(&node.path) {
             return Ok(gone);
         }
         let verdict = match node.holds {
             true => Some(Verdict::Holds),
-            false => told(&news.lines, &place.folder)?
+            false => read_of(&reads.snapshots, &cached.folder)?
                 .and_then(|line| line.verdict(&node.name, node.token)),
         };
         let holds = matches!(verdict, Some(Verdict::Holds));
         // Its own lease may have ended while the answer was under way.
-        let Some(place) = self.places.renew(claim, holds) else {
+        let Some(cached) = self.claims.renew(claim, holds) else {
             return Ok(gone);
         };
         Ok(match verdict {
-            Some(Verdict::Holds) => Renewal::Holds(place.grant(node.token, claim)),
+            Some(Verdict::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
             Some(Verdict::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
             _ => gone,
         })
     }
 
-    /// Deletes nodes of this session that nobody here owns: what an acquire left behind whose
+    /// Deletes nodes of this session that no claim here owns: what an acquire left behind whose
     /// answer was lost and whose release came too early to find it.
     fn sweep(&self, session: &Session, nodes: &HashSet<String>) {
         if !self.sessions.are_own() {
             return; // the nodes may be those of another driver on the same client
         }
-        let owned = self.places.tags();
+        let owned = self.claims.tags();
         for path in nodes {
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            let tag = match Kind::of(name) {
-                Kind::Claim(child) => child.tag,
-                Kind::Downgraded(tag) => tag,
-                Kind::Limit(_) | Kind::Foreign => continue,
+            let tag = match NodeKind::of(name) {
+                NodeKind::Claim(child) => child.tag,
+                NodeKind::Downgraded(tag) => tag,
+                NodeKind::Limit(_) | NodeKind::Foreign => continue,
             };
             if !owned.contains(&tag) {
-                // It goes out when it is called; nobody waits for the answer.
+                // It goes out when it is called; nothing waits for the answer.
                 drop(session.client.delete(path, None));
             }
         }
     }
 
-    pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<Renewal, Error> {
-        let Some(place) = self.places.of(claim.id) else {
+    pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<Renewal> {
+        let Some(cached) = self.claims.get(claim.id) else {
             return Ok(Renewal::Ended(ClaimEnd::NotFound));
         };
-        let session = &place.session;
-        let node = match &place.node {
+        let session = &cached.session;
+        let node = match &cached.node {
             Some(node) if !session.has_ended() => node,
             _ => return Ok(Renewal::Ended(ClaimEnd::SessionEnded)),
         };
@@ -204,22 +205,22 @@ impl Locks {
             return self.renewed_alone(claim).await;
         }
         let acls = self.sessions.options().acls();
-        let marker = format!("{}/{}", place.folder, place.tag.marker());
+        let marker = format!("{}/{}", cached.folder, cached.tag.marker());
         let sent = SteadyClock.now();
-        let label = Label::of_downgraded(claim, session.lease(claim.hold_ttl));
+        let data = ClaimData::of(claim).with_ttl(session.lease(claim.hold_ttl)).downgraded();
         let mut multi = session.client.new_multi_writer();
-        // The own node's data changes along, which tells those who watch it to look again.
+        // The own node's data changes along, so that its watchers read again.
         let marked = multi
-            .add_set_data(&node.path, &label, None)
+            .add_set_data(&node.path, &data.to_json(), None)
             .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
         marked.map_err(failed)?;
         let done = session.answers(multi.commit()).await?;
         match done {
             Ok(_) => {
                 session.confirm(sent);
-                let place = self.places.renew(claim, true);
+                let cached = self.claims.renew(claim, true);
                 let gone = Renewal::Ended(ClaimEnd::NotFound);
-                Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim))))
+                Ok(cached.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim))))
             }
             Err(MultiWriteError::OperationFailed {
                 source: ZkError::NoNode | ZkError::NodeExists,
@@ -229,16 +230,13 @@ impl Locks {
         }
     }
 
-    async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal, Error> {
+    async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal> {
         let answers = self.renew(&[Arc::new(claim.clone())]).await;
         answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }
 }
 
-/// What was told of one thing, if it was asked for.
-fn told<'a, T>(
-    all: &'a HashMap<String, Result<T, Error>>,
-    of: &str,
-) -> Result<Option<&'a T>, Error> {
+/// What was read of one thing, if it was asked for.
+fn read_of<'a, T>(all: &'a HashMap<String, Result<T>>, of: &str) -> Result<Option<&'a T>> {
     all.get(of).map(|told| told.as_ref().map_err(Error::clone)).transpose()
 }

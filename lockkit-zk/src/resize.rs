@@ -1,34 +1,30 @@
 //! Giving a semaphore a limit.
 //!
-//! The limit is a node among those of the claims, so whoever lists these sees it as it was with
+//! The limit is a node among those of the claims, so a client that lists these sees it as it was with
 //! them. It is changed in one transaction: the old one goes, the new one comes, and the folder's
-//! data is written, by which those are refused who try with what they saw before.
+//! data is written, by which attempts that rest on an earlier read are refused.
 //!
-//! # Who holds on
+//! # Which claims keep holding
 //! Which claims hold follows from the list and its limit. Below a limit that was lowered some hold
 //! that would not be let in: so with the limit it is written up to which claim they hold, as it was
-//! under the old one. That is read before it is written, and the write is refused when somebody
+//! under the old one. That is read before it is written, and the write is refused when a client
 //! came in between (which the folder's version tells), or left in whose place another may have
 //! begun to hold. Where that happens again and again the limit is written all the same: it is in
-//! force then for all who come, and nobody is evicted; but one who began to hold in that moment, by
-//! the old limit, may be shown as waiting until there is room.
+//! force then for all later claims, and no claim is evicted; but one that began to hold in that
+//! moment, by the old limit, may be shown as waiting until there is room.
 
-use lockkit_core::driver::SetLimit;
-use lockkit_core::queue::{GivenLimit, Resizing};
-use lockkit_core::{Error, Key};
+use lockkit_core::driver::{SetLimit, retry_conflicts};
+use lockkit_core::queue::{EXACT_ATTEMPTS, GivenLimit, LimitWrite, Resizing};
+use lockkit_core::{Key, Result};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriter};
 
-use crate::enter::FolderState;
-use crate::failure::{BACKEND, failed};
-use crate::given::{MARK, limit_at};
-use crate::line::Line;
-use crate::locks::{Locks, ReadList};
+use crate::errors::{BACKEND, failed};
+use crate::fixed_limit::{MARK, limit_at};
+use crate::locks::FolderState;
+use crate::locks::{ReadList, ZkLocks};
+use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
 
-/// How often it begins anew because others changed the limit, or the list.
-const ATTEMPTS: usize = 256;
-/// How often it does so because others came and went.
-const EXACT_ATTEMPTS: usize = 16;
 /// Of how many claims it is asked whether they are still there. (A request has a megabyte at most,
 /// and the path of a claim up to three kilobytes.)
 const ASKED_FOR: usize = 200;
@@ -40,43 +36,41 @@ struct Change {
     rests_on: Vec<(String, i32)>,
 }
 
-impl Locks {
-    pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32, Error> {
-        let session = self.sessions.get().await?;
-        let folder = self.layout.list(key);
-        for attempt in 0..ATTEMPTS {
-            let seen = self.read_list(&session, &folder).await?;
-            let limit = match (to, seen.line.queue().given()) {
-                (SetLimit::IfUnset(_), Some(given)) => return Ok(given.limit),
-                (SetLimit::To(limit), Some(given)) if given.limit == limit => return Ok(limit),
-                (SetLimit::To(limit), _) => limit,
-                (SetLimit::IfUnset(limit), None) => seen.line.queue().limit().unwrap_or(limit),
+impl ZkLocks {
+    pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32> {
+        let session = &*self.sessions.get().await?;
+        let folder = &*self.layout.list(key);
+        let conflict = "others keep resizing this semaphore";
+        retry_conflicts(BACKEND, conflict, |attempt| async move {
+            let seen = self.read_list(session, folder).await?;
+            let limit = match seen.snapshot.queue().limit_write(to) {
+                LimitWrite::None(limit) => return Ok(Some(limit)),
+                LimitWrite::To(limit) => limit,
             };
-            let Some(change) = self.change_to(&session, &folder, &seen.line, limit).await? else {
-                continue;
+            let Some(change) = self.change_to(session, folder, &seen.snapshot, limit).await? else {
+                return Ok(None);
             };
             let exact = attempt < EXACT_ATTEMPTS;
-            if self.give(&session, &folder, &seen, &change, exact).await? {
-                return Ok(limit);
-            }
-        }
-        Err(Error::retryable(BACKEND, "others keep resizing this semaphore"))
+            let written = self.give(session, folder, &seen, &change, exact).await?;
+            Ok(written.then_some(limit))
+        })
+        .await
     }
 
-    /// What has to be written so that this list has this limit and nobody is evicted; `None` when
-    /// somebody has left while that was asked for.
+    /// What has to be written so that this list has this limit and no claim is evicted; `None` when
+    /// a client has left while that was asked for.
     async fn change_to(
         &self,
         session: &Session,
         folder: &str,
-        line: &Line,
+        snapshot: &QueueSnapshot,
         limit: u32,
-    ) -> Result<Option<Change>, Error> {
-        if line.queue().limit().is_none_or(|old| old <= limit) {
-            let Resizing { given, .. } = line.queue().resizing(limit, &[]);
+    ) -> Result<Option<Change>> {
+        if snapshot.queue().limit().is_none_or(|old| old <= limit) {
+            let Resizing { given, .. } = snapshot.queue().resizing(limit, &[]);
             return Ok(Some(Change { given, rests_on: Vec::new() }));
         }
-        let paths = line.paths(folder);
+        let paths = snapshot.paths(folder);
         let stats = session.stats(&paths).await?;
         let mut tokens = Vec::with_capacity(paths.len());
         let mut nodes = Vec::with_capacity(paths.len());
@@ -87,7 +81,7 @@ impl Locks {
             tokens.push(stat.czxid as u64);
             nodes.push((path, stat.version));
         }
-        let Resizing { given, rests_on } = line.queue().resizing(limit, &tokens);
+        let Resizing { given, rests_on } = snapshot.queue().resizing(limit, &tokens);
         nodes.truncate(rests_on);
         Ok(Some(Change { given, rests_on: nodes }))
     }
@@ -100,7 +94,7 @@ impl Locks {
         seen: &ReadList,
         change: &Change,
         exact: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let acls = self.sessions.options().acls();
         let stays = CreateMode::Persistent.with_acls(acls);
         let mut multi = session.client.new_multi_writer();
@@ -111,7 +105,7 @@ impl Locks {
             }
             Some(version) => multi.add_set_data(folder, b"", exact.then_some(version)),
         };
-        let begun = prepared.and_then(|()| match seen.line.queue().given() {
+        let begun = prepared.and_then(|()| match seen.snapshot.queue().given() {
             Some(old) => multi.add_delete(&limit_at(folder, old), None),
             // Of two that give it its first limit at once, one fails here.
             None => multi.add_create(&format!("{folder}/{MARK}"), b"", &stays),

@@ -1,23 +1,23 @@
 //! One session, with the moment up to which a leader with a majority is known to have been there.
 //! May not know of locks.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_core::Error;
+use lockkit_core::Result;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::no_answer;
+use lockkit_core::driver::{locked, no_answer};
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState, Stat};
 
 use crate::ZkOptions;
-use crate::failure::BACKEND;
+use crate::errors::BACKEND;
 use crate::options::agreed_silence;
-use crate::watched::{Room, Watched};
 
 /// Of a check that asks only whether a node is there.
 const ANY_VERSION: i32 = -1;
@@ -25,7 +25,7 @@ const ANY_VERSION: i32 = -1;
 /// One session of ZooKeeper. Ephemeral nodes live exactly as long as it does.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// What one can count on, from the sending of a request that took a majority.
+    /// How long it can be trusted, from the sending of a request that took a majority.
     pub(crate) ttl: Duration,
     /// When the last request was sent whose answer took a leader and a majority.
     confirmed: AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct Session {
     /// A task that ends when the runtime does on which the client works, if it was made here.
     runtime: Option<JoinHandle<()>>,
     /// The paths that the client watches for us.
-    watched: Arc<Watched>,
+    watched: Arc<WatchBudget>,
 }
 
 impl Session {
@@ -93,7 +93,7 @@ impl Session {
     /// connected and whose time is over counts as ended.
     pub(crate) fn has_ended(&self) -> bool {
         if self.runtime.as_ref().is_some_and(JoinHandle::is_finished) {
-            return true; // nobody works for the client any more, and its state stays what it was
+            return true; // no client works for the client any more, and its state stays what it was
         }
         let state = self.client.state();
         let over = SteadyClock.now().since(self.confirmed()) > self.timeout();
@@ -101,13 +101,13 @@ impl Session {
     }
 
     /// Room to watch these paths, for as long as it is kept; none when very much is watched.
-    pub(crate) fn room(&self, paths: &[&str]) -> Option<Room> {
-        Room::for_paths(&self.watched, paths)
+    pub(crate) fn room(&self, paths: &[&str]) -> Option<WatchReservation> {
+        WatchReservation::for_paths(&self.watched, paths)
     }
 
     /// The same for a folder that many watch, where there is no room to watch each node.
-    pub(crate) fn room_for_folder(&self, path: &str) -> Option<Room> {
-        Room::for_folder(&self.watched, path)
+    pub(crate) fn room_for_folder(&self, path: &str) -> Option<WatchReservation> {
+        WatchReservation::for_folder(&self.watched, path)
     }
 
     /// Waits for an answer, in bounded time. (The request went out when the future was made.)
@@ -119,24 +119,24 @@ impl Session {
     }
 
     /// Waits for the answers to several requests, in bounded time.
-    pub(crate) async fn answers<T>(&self, answers: impl Future<Output = T>) -> Result<T, Error> {
+    pub(crate) async fn answers<T>(&self, answers: impl Future<Output = T>) -> Result<T> {
         tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer(BACKEND))
     }
 
-    /// The stats of these nodes, asked for in one flight; `None` of one that is not there.
+    /// The stats of these nodes, asked for in one round trip; `None` of one that is not there.
     pub(crate) async fn stats(
         &self,
         paths: &[String],
-    ) -> Result<Vec<Result<Option<Stat>, ZkError>>, Error> {
+    ) -> Result<Vec<Result<Option<Stat>, ZkError>>> {
         let asked: Vec<_> = paths.iter().map(|path| self.client.check_stat(path)).collect();
         self.answers(join_all(asked)).await
     }
 
-    /// What these nodes contain, asked for in one flight.
+    /// What these nodes contain, asked for in one round trip.
     pub(crate) async fn contents(
         &self,
         paths: &[String],
-    ) -> Result<Vec<Result<(Vec<u8>, Stat), ZkError>>, Error> {
+    ) -> Result<Vec<Result<(Vec<u8>, Stat), ZkError>>> {
         let asked: Vec<_> = paths.iter().map(|path| self.client.get_data(path)).collect();
         self.answers(join_all(asked)).await
     }
@@ -188,5 +188,105 @@ impl Drop for Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Session({:#x}, {:?})", self.id(), self.client.state())
+    }
+}
+
+/// As many bytes of paths are watched at once, at most.
+///
+/// A client that connects again tells the server what it watches. zookeeper-client divides what is
+/// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
+/// more than that a session would end with the first cut.
+const MOST: usize = 120 * 1024;
+/// What of that is kept for folders, each of which serves all waiters in it.
+const FOR_FOLDERS: usize = 8 * 1024;
+
+/// How often folders are listed that cannot be watched, since very much is watched in their session.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The paths that are watched in a session.
+#[derive(Debug, Default)]
+pub(crate) struct WatchBudget(Mutex<Paths>);
+
+#[derive(Debug, Default)]
+struct Paths {
+    /// By how many each is watched. To the server that is one watch.
+    watchers: HashMap<String, u32>,
+    bytes: usize,
+}
+
+/// Room for watches, for as long as it is kept.
+#[derive(Debug)]
+pub(crate) struct WatchReservation {
+    watched: Arc<WatchBudget>,
+    paths: Vec<String>,
+}
+
+impl WatchReservation {
+    /// Room to watch these paths; none when that would be too much.
+    pub(crate) fn for_paths(watched: &Arc<WatchBudget>, paths: &[&str]) -> Option<Self> {
+        Self::below(watched, paths, MOST - FOR_FOLDERS)
+    }
+
+    /// Room to watch the children of a folder.
+    pub(crate) fn for_folder(watched: &Arc<WatchBudget>, path: &str) -> Option<Self> {
+        Self::below(watched, &[path], MOST)
+    }
+
+    fn below(watched: &Arc<WatchBudget>, paths: &[&str], most: usize) -> Option<Self> {
+        let mut all = locked(&watched.0);
+        for path in paths {
+            let watchers = all.watchers.entry((*path).to_owned()).or_default();
+            *watchers += 1;
+            if *watchers == 1 {
+                all.bytes += path.len();
+            }
+        }
+        let fits = all.bytes <= most;
+        drop(all);
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        let room = Self { watched: watched.clone(), paths };
+        fits.then_some(room) // dropped, it gives back what it took
+    }
+}
+
+impl Drop for WatchReservation {
+    fn drop(&mut self) {
+        let mut all = locked(&self.watched.0);
+        for path in &self.paths {
+            if let Some(watchers) = all.watchers.get_mut(path) {
+                *watchers -= 1;
+                if *watchers == 0 {
+                    all.watchers.remove(path);
+                    all.bytes -= path.len();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_until_there_is_none_and_again_when_some_leave() {
+        let watched = Arc::default();
+        let path = |n: usize| format!("/{n:01023}");
+        let mut rooms: Vec<_> = (0..112)
+            .map(|n| WatchReservation::for_paths(&watched, &[&path(n)]).expect("there is room"))
+            .collect();
+        assert!(WatchReservation::for_paths(&watched, &[&path(120)]).is_none());
+        // What is watched already takes no more room.
+        drop(WatchReservation::for_paths(&watched, &[&path(7)]).expect("it is watched already"));
+        assert!(WatchReservation::for_paths(&watched, &[&path(120)]).is_none());
+        rooms.pop();
+        assert!(WatchReservation::for_paths(&watched, &[&path(120)]).is_some());
+        let folders: Vec<_> =
+            (0..7).map(|n| WatchReservation::for_folder(&watched, &path(1_000 + n))).collect();
+        assert!(folders.iter().all(Option::is_some), "they have room of their own");
+        assert!(WatchReservation::for_folder(&watched, &path(2_000)).is_some());
+        drop((rooms, folders));
+        let left = locked(&watched.0);
+        assert_eq!((left.bytes, left.watchers.len()), (0, 0));
     }
 }

@@ -4,18 +4,18 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lockkit_core::Error;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{in_time, locked, no_answer};
+use lockkit_core::{Error, Result};
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
-use crate::failure::{BACKEND, unreachable};
+use crate::errors::{BACKEND, unreachable};
 use crate::options::{Asked, LEAST, ROUNDED, longest_connection_timeout};
 use crate::session::Session;
 
@@ -37,14 +37,14 @@ pub(crate) struct Sessions {
     /// Whether sessions are made here; otherwise there is the user's one, and no other.
     own: bool,
     /// For the ttl of the options; whatever concerns no claim goes over it.
-    main: Lane,
+    main: SessionSlot,
     /// For other ttls.
-    others: Mutex<HashMap<Duration, Arc<Lane>>>,
+    others: Mutex<HashMap<Duration, Arc<SessionSlot>>>,
 }
 
 /// The sessions for one ttl, one after the other.
 #[derive(Debug)]
-struct Lane {
+struct SessionSlot {
     ttl: Duration,
     current: Mutex<Option<Arc<Session>>>,
     /// Held while a session is being made.
@@ -56,7 +56,7 @@ struct Lane {
 }
 
 impl Sessions {
-    pub(crate) async fn open(options: ZkOptions) -> Result<Self, Error> {
+    pub(crate) async fn open(options: ZkOptions) -> Result<Self> {
         let sessions = Self::starting(options, true, None);
         sessions.get().await?;
         Ok(sessions)
@@ -70,7 +70,7 @@ impl Sessions {
     }
 
     fn starting(options: ZkOptions, own: bool, first: Option<Arc<Session>>) -> Self {
-        let main = Lane::new(options.ttl);
+        let main = SessionSlot::new(options.ttl);
         main.set(first);
         Self { options, own, main, others: Mutex::default() }
     }
@@ -104,7 +104,7 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// Dropping it leaves things as they were.
-    pub(crate) async fn get(&self) -> Result<Arc<Session>, Error> {
+    pub(crate) async fn get(&self) -> Result<Arc<Session>> {
         self.main.get(self).await
     }
 
@@ -112,22 +112,22 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
-    pub(crate) async fn for_ttl(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
-        match self.lane(ttl) {
+    pub(crate) async fn for_ttl(&self, ttl: Duration) -> Result<Arc<Session>> {
+        match self.slot(ttl) {
             None => self.get().await,
-            Some(lane) => {
-                let session = lane.get(self).await?;
-                lane.used();
+            Some(slot) => {
+                let session = slot.get(self).await?;
+                slot.used();
                 Ok(session)
             }
         }
     }
 
     /// The same if it is there, otherwise the main session.
-    pub(crate) async fn there_for_ttl(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
+    pub(crate) async fn there_for_ttl(&self, ttl: Duration) -> Result<Arc<Session>> {
         let there = {
-            let others = self.others();
-            others.get(&self.key(&others, ttl)).and_then(|lane| lane.live())
+            let others = locked(&self.others);
+            others.get(&self.key(&others, ttl)).and_then(|slot| slot.live())
         };
         match there {
             Some(session) => Ok(session),
@@ -136,47 +136,43 @@ impl Sessions {
     }
 
     /// Where claims of this ttl live; `None` for the main session.
-    fn lane(&self, ttl: Duration) -> Option<Arc<Lane>> {
-        let mut others = self.others();
+    fn slot(&self, ttl: Duration) -> Option<Arc<SessionSlot>> {
+        let mut others = locked(&self.others);
         let key = self.key(&others, ttl);
         if key == self.main.ttl {
             return None;
         }
-        Some(others.entry(key).or_insert_with(|| Arc::new(Lane::new(key))).clone())
+        Some(others.entry(key).or_insert_with(|| Arc::new(SessionSlot::new(key))).clone())
     }
 
     /// The ttl for which the session is, or would be, in which claims of this ttl live.
-    fn key(&self, others: &HashMap<Duration, Arc<Lane>>, ttl: Duration) -> Duration {
+    fn key(&self, others: &HashMap<Duration, Arc<SessionSlot>>, ttl: Duration) -> Duration {
         if !self.are_several() || self.main.serves(ttl) {
             return self.main.ttl;
         }
         let least = LEAST.min(self.main.ttl);
         let ttl = ttl.max(least);
-        match others.values().find(|lane| lane.serves(ttl)) {
-            Some(lane) => lane.ttl,
+        match others.values().find(|slot| slot.serves(ttl)) {
+            Some(slot) => slot.ttl,
             None if others.len() < EXACT => ttl,
             None => power_of_two_below(ttl).max(least),
         }
     }
 
-    fn others(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Lane>>> {
-        locked(&self.others)
-    }
-
     /// Whether this is one of the sessions that are used now.
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
-        let is_it = |lane: &Lane| lane.latest().is_some_and(|it| Arc::ptr_eq(&it, session));
-        is_it(&self.main) || self.others().values().any(|lane| is_it(lane))
+        let is_it = |slot: &SessionSlot| slot.latest().is_some_and(|it| Arc::ptr_eq(&it, session));
+        is_it(&self.main) || locked(&self.others).values().any(|slot| is_it(slot))
     }
 
     /// Lets go of sessions for other ttls in which no claim has lived for a while.
     pub(crate) fn close_idle(&self) {
-        self.others().retain(|_, lane| lane.is_needed());
+        locked(&self.others).retain(|_, slot| slot.is_needed());
     }
 
     /// Connects to the first server that answers. The client asks the servers in random order, and
     /// waits long for one that is silent; so others are asked beside it.
-    async fn connect(&self, asked: Asked) -> Result<Client, Error> {
+    async fn connect(&self, asked: Asked) -> Result<Client> {
         let connector = self.options.connector.clone().with_fail_eagerly();
         let connector = connector.with_session_timeout(asked.timeout);
         let connector = connector.with_connection_timeout(asked.connection);
@@ -205,10 +201,10 @@ impl Sessions {
     /// # Cancel safety
     /// They are let go of when this is first polled.
     pub(crate) async fn close(&self) {
-        let others = std::mem::take(&mut *self.others());
-        let lanes = others.values().map(|lane| &**lane).chain([&self.main]);
-        let sessions = lanes.filter_map(|lane| locked(&lane.current).take());
-        // Whoever else works with a session ends it later.
+        let others = std::mem::take(&mut *locked(&self.others));
+        let slots = others.values().map(|slot| &**slot).chain([&self.main]);
+        let sessions = slots.filter_map(|slot| locked(&slot.current).take());
+        // any other client that works with a session ends it later.
         let last = sessions.filter_map(Arc::into_inner).filter(|_| self.own);
         let connected = last.filter(Session::is_connected);
         let states: Vec<_> = connected.map(|session| session.client.state_watcher()).collect();
@@ -220,7 +216,7 @@ impl Sessions {
     }
 }
 
-impl Lane {
+impl SessionSlot {
     fn new(ttl: Duration) -> Self {
         Self {
             ttl,
@@ -258,7 +254,7 @@ impl Lane {
 
     /// Whether claims live in its session, or did lately, or it is being made.
     fn is_needed(&self) -> bool {
-        // Whoever works with a session, and the place of each claim in it, has it as well.
+        // A client that works with a session, and the place of each claim in it, has it as well.
         let in_use = locked(&self.current).as_ref().is_some_and(|s| Arc::strong_count(s) > 1);
         if in_use || self.making.try_lock().is_err() {
             self.used();
@@ -267,7 +263,7 @@ impl Lane {
         SteadyClock.now().since(used) < IDLE
     }
 
-    async fn get(&self, sessions: &Sessions) -> Result<Arc<Session>, Error> {
+    async fn get(&self, sessions: &Sessions) -> Result<Arc<Session>> {
         if let Some(session) = self.live() {
             return Ok(session);
         }
@@ -282,7 +278,7 @@ impl Lane {
             return given.ok_or_else(ended);
         }
         if self.failures.load(Ordering::Acquire) != failures {
-            // Somebody tried while we stood in line for it: all who wait fail together, rather
+            // Another task tried while this one waited for it: all that wait fail together, rather
             // than one after the other.
             return Err(Error::retryable(BACKEND, "no server could be reached"));
         }
@@ -316,33 +312,33 @@ mod tests {
     }
 
     /// The ttls that these claims' sessions are asked for.
-    fn lanes(sessions: &Sessions, ttls: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    fn slots(sessions: &Sessions, ttls: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap();
-        let lane = |ttl| sessions.lane(Duration::from_millis(ttl));
-        let ttl = |lane: Option<Arc<Lane>>| lane.map_or(sessions.main.ttl, |lane| lane.ttl);
-        ttls.into_iter().map(|asked| millis(ttl(lane(asked)))).collect()
+        let slot = |ttl| sessions.slot(Duration::from_millis(ttl));
+        let ttl = |slot: Option<Arc<SessionSlot>>| slot.map_or(sessions.main.ttl, |slot| slot.ttl);
+        ttls.into_iter().map(|asked| millis(ttl(slot(asked)))).collect()
     }
 
     #[test]
     fn a_claim_of_another_ttl_has_a_session_of_that_ttl_but_of_none_too_short() {
         let several = sessions(ZkOptions::new("a"));
         let asked = [30_000, 5_000, 100, 3_999, 4_000, 90_000];
-        assert_eq!(lanes(&several, asked), [30_000, 5_000, 4_000, 4_000, 4_000, 90_000]);
-        assert_eq!(several.others().len(), 3);
+        assert_eq!(slots(&several, asked), [30_000, 5_000, 4_000, 4_000, 4_000, 90_000]);
+        assert_eq!(locked(&several.others).len(), 3);
         let short = sessions(ZkOptions::new("a").ttl(Duration::from_secs(1)));
-        assert_eq!(lanes(&short, [100, 1_000, 2_000]), [1_000, 1_000, 2_000]);
+        assert_eq!(slots(&short, [100, 1_000, 2_000]), [1_000, 1_000, 2_000]);
         let fixed = ZkOptions::new("a").session_timeout(Duration::from_secs(40));
-        assert_eq!(lanes(&sessions(fixed), [100, 5_000, 90_000]), [30_000; 3]);
+        assert_eq!(slots(&sessions(fixed), [100, 5_000, 90_000]), [30_000; 3]);
     }
 
     #[test]
     fn of_very_many_ttls_the_sessions_are_few_and_none_is_longer_than_asked() {
         let several = sessions(ZkOptions::new("a"));
         for asked in 4_001..40_000 {
-            let [lane] = lanes(&several, [asked])[..] else { panic!("one each") };
-            assert!(lane <= asked && lane > asked / 2 || lane == 4_000, "{lane} for {asked}");
+            let [slot] = slots(&several, [asked])[..] else { panic!("one each") };
+            assert!(slot <= asked && slot > asked / 2 || slot == 4_000, "{slot} for {asked}");
         }
         // Those, and 4 s, 4.096 s, 8.192 s, 16.384 s and 32.768 s.
-        assert!(several.others().len() <= EXACT + 5, "{:?}", several.others().keys());
+        assert!(locked(&several.others).len() <= EXACT + 5, "{:?}", locked(&several.others).keys());
     }
 }

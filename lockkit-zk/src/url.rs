@@ -1,13 +1,12 @@
 //! The URL of an ensemble, taken apart. No I/O but the reading of certificates.
 
-use lockkit_core::driver::{PemFiles, UrlOption, split_query};
-use lockkit_core::{Error, parse_duration, without_password};
-use percent_encoding::percent_decode_str;
+use lockkit_core::Result;
+use lockkit_core::driver::ServerUrl;
 
 use crate::ZkOptions;
 use crate::paths::Neighbours;
 
-const FORM: &str = "zk://[user:password@]host:port,host:port[/chroot][?ttl=30s], or zks:// for TLS";
+const FORM: &str = "a ZooKeeper URL is zk://[user:password@]host:port,host:port[/chroot][?ttl=30s], or zks:// for TLS";
 
 impl ZkOptions {
     /// Reads `zk://[user:password@]host:port,host:port[/chroot][?ttl=30s&tick=2s&…]`, or `zks://`
@@ -19,130 +18,71 @@ impl ZkOptions {
     /// | `neighbours` | `curator` or `kazoo`, see [`neighbours`](Self::neighbours) |
     /// | `login` | `digest`, as without it ([`login`](Self::login)), or `sasl` ([`sasl_login`](Self::sasl_login)) |
     /// | `ca=FILE` | in PEM: whose certificates to trust; `zks:` needs it |
-    /// | `cert=FILE`, `key=FILE` | in PEM, both or none: what to show to a server that asks who is there |
+    /// | `cert=FILE`, `key=FILE` | in PEM, both or none: this client's certificate for mutual TLS |
     ///
     /// # Errors
     /// [`Error::Config`], without the password.
-    pub fn parse(url: &str) -> Result<Self, Error> {
-        let wrong = |what: &str| {
-            let shown = without_password(url);
-            Error::Config(format!("{shown}: {what}; a ZooKeeper URL is {FORM}"))
+    pub fn parse(url: &str) -> Result<Self> {
+        let url = ServerUrl::parse(url, FORM)?;
+        let secure = match url.scheme {
+            "zk" => false,
+            "zks" => true,
+            _ => return Err(url.error("it begins with neither zk:// nor zks://")),
         };
-        let (secure, rest) = match url.split_once("://") {
-            Some(("zk", rest)) => (false, rest),
-            Some(("zks", rest)) => (true, rest),
-            _ => return Err(wrong("it begins with neither zk:// nor zks://")),
-        };
-        let (place, query) = split_query(rest);
-        // The password may contain '@': everything up to the last one is the login.
-        let (login, place) = match place.rsplit_once('@') {
-            Some((login, place)) => (Some(login), place),
-            None => (None, place),
-        };
-        let (hosts, chroot) = match place.find('/') {
-            Some(slash) => place.split_at(slash),
-            None => (place, ""),
-        };
-        if hosts.is_empty() || hosts.split(',').any(str::is_empty) {
-            return Err(wrong("it names no server"));
+        let mut options = Self::new(url.hosts.join(","));
+        if !matches!(url.path, "" | "/") {
+            options = options.chroot(url.path)?;
         }
-        let mut options = Self::new(hosts);
-        if !matches!(chroot, "" | "/") {
-            options = options.chroot(chroot)?;
-        }
-        let query = Query::read(query, &mut options).map_err(|what| wrong(&what))?;
-        options = query.log_in(options, login).map_err(|what| wrong(&what))?;
-        query.secure(options, secure).map_err(|what| wrong(&what))
-    }
-}
-
-/// The options that make sense together only.
-#[derive(Default)]
-struct Query {
-    sasl: Option<bool>,
-    files: PemFiles,
-}
-
-impl Query {
-    /// What stands for itself goes into the options at once.
-    fn read<'a>(
-        query: impl Iterator<Item = UrlOption<'a>>,
-        options: &mut ZkOptions,
-    ) -> Result<Self, String> {
-        let mut read = Self::default();
-        let time = |value| parse_duration(value).map_err(|e| e.to_string());
-        for option in query {
-            let UrlOption { name, value, .. } = option;
-            match name {
-                "ttl" => options.ttl = time(value)?,
-                "session_timeout" => options.session_timeout = Some(time(value)?),
-                "tick" => options.tick = time(value)?,
+        let mut sasl = None;
+        for option in &url.options {
+            match option.name {
+                "ttl" => options.ttl = option.duration()?,
+                "session_timeout" => options.session_timeout = Some(option.duration()?),
+                "tick" => options.tick = option.duration()?,
                 "neighbours" => {
-                    options.neighbours = Some(match value {
-                        "curator" => Neighbours::Curator,
-                        "kazoo" => Neighbours::Kazoo,
-                        _ => return Err("neighbours are curator or kazoo".into()),
-                    });
+                    let known = [("curator", Neighbours::Curator), ("kazoo", Neighbours::Kazoo)];
+                    options.neighbours = Some(option.choice(&known)?);
                 }
-                "login" => {
-                    read.sasl = Some(match value {
-                        "digest" => false,
-                        "sasl" => true,
-                        _ => return Err("a login is one of digest or sasl".into()),
-                    });
+                "login" => sasl = Some(option.choice(&[("digest", false), ("sasl", true)])?),
+                _ => {
+                    let known = "ttl, session_timeout, tick, neighbours, login, ca, cert, key";
+                    return Err(url.unknown_option(option, known));
                 }
-                _ if read.files.take(&option).map_err(|e| e.to_string())? => {}
-                _ => return Err(format!("there is no option {name:?}")),
             }
         }
-        Ok(read)
-    }
-
-    fn log_in(&self, options: ZkOptions, login: Option<&str>) -> Result<ZkOptions, String> {
-        let Some(login) = login else {
-            return match self.sasl {
-                Some(_) => Err("it has no user and password to log in with".into()),
-                None => Ok(options),
-            };
+        options = match (url.user_and_password()?, sasl) {
+            (Some((user, password)), Some(true)) => options.sasl_login(&user, &password),
+            (Some((user, password)), _) => options.login(&user, &password),
+            (None, Some(_)) => {
+                return Err(url.error("it has no user and password to log in with"));
+            }
+            (None, None) => options,
         };
-        let (user, password) = login.split_once(':').ok_or("there is no password")?;
-        let (user, password) = (decoded(user)?, decoded(password)?);
-        Ok(match self.sasl {
-            Some(true) => options.sasl_login(&user, &password),
-            _ => options.login(&user, &password),
-        })
-    }
-
-    fn secure(&self, options: ZkOptions, secure: bool) -> Result<ZkOptions, String> {
         match secure {
-            true => self.with_tls(options),
-            false if self.files.is_empty() => Ok(options),
-            false => Err("certificates are for zks:// only".into()),
+            true => with_tls(options, &url),
+            false => url.check_no_pem_files("zks").map(|()| options),
         }
-    }
-
-    #[cfg(feature = "tls")]
-    fn with_tls(&self, options: ZkOptions) -> Result<ZkOptions, String> {
-        let (ca, pem) = self.files.read_with_authority().map_err(|e| e.to_string())?;
-        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&ca);
-        let mut tls = tls.map_err(|e| format!("ca: {e}"))?;
-        if let Some((cert, key)) = pem.identity {
-            tls = tls.with_pem_identity(&cert, &key).map_err(|e| format!("cert, key: {e}"))?;
-        }
-        Ok(options.tls(tls))
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn with_tls(&self, _: ZkOptions) -> Result<ZkOptions, String> {
-        Err("zks:// needs the cargo feature \"tls\" of lockkit-zk (\"zk-tls\" of lockkit), which \
-             is not compiled in"
-            .into())
     }
 }
 
-fn decoded(text: &str) -> Result<String, String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(|text| text.into_owned()).map_err(|_| "it is not UTF-8, percent-encoded".into())
+#[cfg(feature = "tls")]
+fn with_tls(options: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions> {
+    let (ca, pem) = url.pem_files.read_with_authority()?;
+    let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&ca);
+    let mut tls = tls.map_err(|e| url.error(&format!("ca: {e}")))?;
+    if let Some((cert, key)) = pem.identity {
+        let with_identity = tls.with_pem_identity(&cert, &key);
+        tls = with_identity.map_err(|e| url.error(&format!("cert, key: {e}")))?;
+    }
+    Ok(options.tls(tls))
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_tls(_: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions> {
+    Err(url.error(
+        "zks:// needs the cargo feature \"tls\" of lockkit-zk (\"zk-tls\" of lockkit), which \
+         is not compiled in",
+    ))
 }
 
 #[cfg(test)]
@@ -175,8 +115,8 @@ mod tests {
             ("zk://a/../b", "no chroot"),
             ("zk://me@a", "no password"),
             ("zk://a?x=1", "no option \"x\""),
-            ("zk://a?neighbours=us", "curator or kazoo"),
-            ("zk://me:secret@a?login=kerberos", "digest or sasl"),
+            ("zk://a?neighbours=us", "one of curator, kazoo"),
+            ("zk://me:secret@a?login=kerberos", "one of digest, sasl"),
             ("zk://a?login=sasl", "no user and password"),
             ("zk://me:secret%ff@a?login=sasl", "not UTF-8"),
             ("zk://me:secret@a?ca=/x", "for zks:// only"),

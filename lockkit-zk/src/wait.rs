@@ -2,63 +2,67 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::Grant;
+use lockkit_core::driver::{ClaimData, Grant};
 use lockkit_core::queue::Verdict;
-use lockkit_core::{Claim, Error, LossReason, Mode};
+use lockkit_core::{Claim, Error, LossReason, Mode, Result};
 use zookeeper_client::EventType;
 
 use crate::acquire::owned;
-use crate::failure::if_there;
+use crate::claim_cache::{CachedClaim, Node, Obstacle};
+use crate::errors::if_there;
 use crate::lists::{Event, Listing, event};
-use crate::locks::Locks;
-use crate::node::Label;
-use crate::paths::{Tag, break_name};
-use crate::places::{Node, Obstacle, Place};
+use crate::locks::ZkLocks;
+use crate::paths::{NodeTag, break_name};
 use crate::session::Session;
-use crate::watched::Room;
+use crate::session::WatchReservation;
 
 /// What became of the node ahead.
-enum Blocker {
+enum ObstacleChange {
     Left,
     Changed,
 }
 
-impl Locks {
-    pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant, Error> {
-        let Some(place) = self.places.of(claim.id) else {
+impl ZkLocks {
+    pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant> {
+        let Some(cached) = self.claims.get(claim.id) else {
             return Err(Error::Lost { reason: LossReason::Expired });
         };
-        let Some(node) = &place.node else {
+        let Some(node) = &cached.node else {
             return Err(Error::Lost { reason: LossReason::Vanished });
         };
-        let session = &place.session;
+        let session = &cached.session;
         if session.has_ended() {
             return Err(Error::Lost { reason: LossReason::SessionEnded });
         }
         if node.holds {
-            return Ok(place.grant(node.token, claim));
+            return Ok(cached.grant(node.token, claim));
         }
         match claim.mode {
-            Mode::Permits { .. } => drop(self.turn_by_folder(&place, claim, node).await?),
-            _ => self.turn_came(&place, claim, node).await?,
+            Mode::Permits { .. } => drop(self.wait_by_folder(&cached, claim, node).await?),
+            _ => self.wait_for_obstacle(&cached, claim, node).await?,
         }
         // Its lease as a holder begins.
-        match self.places.renew(claim, true) {
-            Some(place) => Ok(place.grant(node.token, claim)),
+        match self.claims.renew(claim, true) {
+            Some(cached) => Ok(cached.grant(node.token, claim)),
             None => Err(Error::Lost { reason: LossReason::Expired }),
         }
     }
 
     /// Returns when nothing ahead of an exclusive or shared claim conflicts with it.
-    async fn turn_came(&self, place: &Place, claim: &Claim, node: &Node) -> Result<(), Error> {
-        let session = &*place.session;
+    async fn wait_for_obstacle(
+        &self,
+        cached: &CachedClaim,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<()> {
+        let session = &*cached.session;
         let mut known = node.obstacle.clone();
         let mut reserved = None;
         let mut own: Option<Event> = None;
         loop {
             let obstacle = match known.take() {
                 Some(obstacle) => obstacle,
-                None => match self.look(place, claim, node).await? {
+                None => match self.look(cached, claim, node).await? {
                     Some(obstacle) => obstacle,
                     None => return Ok(()),
                 },
@@ -66,11 +70,11 @@ impl Locks {
             let Some(blocker) = obstacle.node.as_ref() else {
                 return Ok(()); // locks always have one
             };
-            let path = format!("{}/{blocker}", place.folder);
+            let path = format!("{}/{blocker}", cached.folder);
             let room = reserved.take().or_else(|| session.room(&[&node.path, &path]));
             let Some(_room) = room else {
                 own = None;
-                let Some((obstacle, room)) = self.turn_by_folder(place, claim, node).await? else {
+                let Some((obstacle, room)) = self.wait_by_folder(cached, claim, node).await? else {
                     return Ok(());
                 };
                 (known, reserved) = (Some(obstacle), Some(room));
@@ -92,22 +96,22 @@ impl Locks {
             };
             own = Some(own_event);
             match what {
-                // Nothing can come between two sequence numbers, so nobody else is ahead now.
-                Blocker::Left if obstacle.sole => return Ok(()),
-                Blocker::Left | Blocker::Changed => {}
+                // Nothing can come between two sequence numbers, so no other client is ahead now.
+                ObstacleChange::Left if obstacle.sole => return Ok(()),
+                ObstacleChange::Left | ObstacleChange::Changed => {}
             }
         }
     }
 
-    /// One look: what is ahead, or nothing that conflicts.
+    /// Reads what is ahead; `None` when nothing conflicts.
     async fn look(
         &self,
-        place: &Place,
+        cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<Obstacle>, Error> {
-        let session = &place.session;
-        let listing = self.lists.of(session, &place.folder, false).read(None).await?;
+    ) -> Result<Option<Obstacle>> {
+        let session = &cached.session;
+        let listing = self.lists.of(session, &cached.folder, false).read(None).await?;
         match listing.verdict(&node.name, node.token) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead.into())),
@@ -116,12 +120,7 @@ impl Locks {
     }
 
     /// Makes sure that the own node is there and this session's, and watches it.
-    async fn watch_own(
-        &self,
-        session: &Session,
-        claim: &Claim,
-        node: &Node,
-    ) -> Result<Event, Error> {
+    async fn watch_own(&self, session: &Session, claim: &Claim, node: &Node) -> Result<Event> {
         let watched = session.answer(session.client.get_and_watch_data(&node.path)).await;
         let Some((_, stat, watcher)) = if_there(watched)? else {
             return Err(self.gone(session, claim, node).await);
@@ -136,7 +135,7 @@ impl Locks {
         claim: &Claim,
         node: &Node,
         event: EventType,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         match event {
             EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
             EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
@@ -144,18 +143,18 @@ impl Locks {
         }
     }
 
-    /// Follows the lists of the folder, which all share who wait here. Returns when the claim holds, or
-    /// when there is room to watch what is in its way, which is kept for it then.
+    /// Follows the lists of the folder, which all waiters of it share. Returns when the claim holds, or
+    /// when there is room to watch what is ahead of it, which is kept for it then.
     ///
     /// That is how permits wait: any holder may make room, and so may another limit.
-    async fn turn_by_folder(
+    async fn wait_by_folder(
         &self,
-        place: &Place,
+        cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<(Obstacle, Room)>, Error> {
-        let session = &place.session;
-        let lists = self.lists.of(session, &place.folder, true);
+    ) -> Result<Option<(Obstacle, WatchReservation)>> {
+        let session = &cached.session;
+        let lists = self.lists.of(session, &cached.folder, true);
         let mut seen: Option<Arc<Listing>> = None;
         loop {
             let listing = lists.read(seen.as_deref()).await?;
@@ -163,7 +162,7 @@ impl Locks {
                 Some(Verdict::Holds) => return Ok(None),
                 Some(Verdict::Waits(ahead)) => {
                     if let Some(blocker) = ahead.blocker {
-                        let path = format!("{}/{}", place.folder, blocker.name);
+                        let path = format!("{}/{}", cached.folder, blocker.name);
                         if let Some(room) = session.room(&[&node.path, &path]) {
                             return Ok(Some((ahead.into(), room)));
                         }
@@ -178,12 +177,12 @@ impl Locks {
         }
     }
 
-    /// Why a claim is not in line any more.
+    /// Why a claim is not in its queue any more.
     async fn gone(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
         if session.has_ended() {
             return Error::Lost { reason: LossReason::SessionEnded };
         }
-        let record = break_name(&claim.key, node.token, &Tag::of(claim.id));
+        let record = break_name(&claim.key, node.token, &NodeTag::of(claim.id));
         match self.break_record(session, &claim.key, &record).await {
             Ok(Some(record)) => Error::Lost { reason: LossReason::Broken(record) },
             Ok(None) => Error::Lost { reason: LossReason::Vanished },
@@ -193,17 +192,18 @@ impl Locks {
 }
 
 /// Returns when the node has left or changed.
-async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, Error> {
+async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ObstacleChange> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
     let watched = session.answer(session.client.get_and_watch_data(path)).await;
-    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(Blocker::Left) };
-    // It may have been downgraded before anybody watched. (That makes no room for a writer.)
-    if mode == Mode::Shared && Label::says_downgraded(&data) {
-        return Ok(Blocker::Changed);
+    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ObstacleChange::Left) };
+    // It may have been downgraded before any client watched. (That makes no room for a writer.)
+    let is_shared = |data: ClaimData| data.mode() == Mode::Shared;
+    if mode == Mode::Shared && ClaimData::from_json(&data).is_some_and(is_shared) {
+        return Ok(ObstacleChange::Changed);
     }
     match event(watcher).await {
-        EventType::NodeDeleted => Ok(Blocker::Left),
+        EventType::NodeDeleted => Ok(ObstacleChange::Left),
         EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
-        _ => Ok(Blocker::Changed),
+        _ => Ok(ObstacleChange::Changed),
     }
 }

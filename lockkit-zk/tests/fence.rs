@@ -74,7 +74,7 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     program.write(&guard, "mine").await.unwrap();
     let stale = program.fenced(&guard, "stale").await.unwrap();
 
-    // Somebody breaks the lock, another gets it and writes; the first one knows nothing of that.
+    // A client breaks the lock, another gets it and writes; the first one knows nothing of that.
     let record = BreakRecord {
         by: ClientIdentity::of_this_process(),
         at_unix_ms: 0,

@@ -72,7 +72,7 @@ impl Place {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Returns when so many stand in line.
+    /// Returns when so many wait in the queue.
     async fn in_line(&self, count: usize) {
         soon("a place in line", async {
             loop {

@@ -108,7 +108,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
 }
 
-/// Returns when so many claims are in line.
+/// Returns when so many claims are in the queue.
 async fn in_line(client: &Client, count: usize) {
     soon("a place in line", async {
         while client.list_children(FOLDER).await.unwrap().len() < count {
@@ -144,15 +144,15 @@ async fn order_and_tokens_hold_across_the_end_of_the_sequence() {
         last = token;
     }
     held.release().await.unwrap();
-    // Once nobody is there, the numbers begin anew.
+    // Once no client is there, the numbers begin again.
     let guard = managers[0].mutex("a").lock().await.unwrap();
     assert!(guard.token().unwrap() > last);
     let names = client.list_children(FOLDER).await.unwrap();
     assert!(names[0].ends_with("-0000000000"), "{names:?}");
 }
 
-/// The folder of a semaphore that was given a limit never gets empty, so its numbers do not begin
-/// anew.
+/// The folder of a semaphore with a fixed limit never gets empty, so its numbers do not begin
+/// again.
 #[tokio::test]
 async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_sequence() {
     const POOL: &str = "/lockkit/n-/semaphore/pool";

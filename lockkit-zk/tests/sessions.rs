@@ -169,7 +169,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
     .await;
 }
 
-/// Has the server end a session, as it does when the session's time is over: past whoever uses it.
+/// Has the server end a session, as it does when the session's time is over: past a client that uses it.
 async fn end_session(server: SocketAddr, id: i64) {
     // Where nothing is answered, it may be because the session ended so fast.
     let mut perhaps = false;

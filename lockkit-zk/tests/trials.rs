@@ -69,7 +69,7 @@ impl Site for ZooKeeper {
     }
 }
 
-/// Allows this in the folders in which locks lie, to everybody.
+/// Allows this in the folders in which locks lie, to every client.
 async fn allow(server: &Server, permission: Permission) -> io::Result<()> {
     let client = Client::connect(&server.addr().to_string()).await.map_err(io::Error::other)?;
     let acl = [Acl::new(permission, AuthId::anyone())];
@@ -88,7 +88,7 @@ async fn delete_all(server: &Server) -> io::Result<()> {
     Ok(())
 }
 
-/// Children first; what comes anew meanwhile stays.
+/// Children first; what comes again meanwhile stays.
 fn delete_below(client: &Client, path: String) -> BoxFuture<'_, ()> {
     Box::pin(async move {
         for child in client.list_children(&path).await.unwrap_or_default() {

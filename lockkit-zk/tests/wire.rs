@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey, Registers, Released,
-    Renewal, SetLimit, Version, Write, WriteId, WriteResult,
+    Acquire, Acquisition, Batch, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey,
+    Registers, Released, Renewal, SetLimit, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::{
-    Claim, ClientIdentity, Error, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
-    Space, Token,
+    Claim, ClientIdentity, Error, Key, Lifetime, LockManager, LossReason, Mode, Name, Namespace,
+    Settings, Space, Token,
 };
 use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_lab::{Data, Kind, Server, Shared};
@@ -74,6 +74,28 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
     proxy.reset();
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
     assert_eq!(brief(proxy.counts()), [1, 1]);
+}
+
+#[tokio::test]
+async fn an_error_says_whether_a_request_got_no_answer() {
+    let (_server, proxy, driver) = proxied().await;
+    let key = key("a");
+    let held = claim(&key, Mode::Exclusive);
+    take(&driver, &held).await;
+    proxy.fault(Fault::BlackHole, When::Now);
+    let acquires = [Acquire { claim: claim(&key, Mode::Exclusive), patience: Patience::Wait }];
+    let batch = Batch { releases: &[held], acquires: &acquires };
+    let outcome = driver.submit(batch).await.unwrap();
+    let released = outcome.released[0].as_ref().unwrap_err();
+    assert!(released.error.is_retryable() && released.ambiguous == 1, "{released:?}");
+    let acquired = outcome.acquired[0].as_ref().unwrap_err();
+    assert!(acquired.error.is_retryable() && acquired.ambiguous == 1, "{acquired:?}");
+    proxy.heal().await.unwrap();
+    // Refused before anything is sent.
+    let detached = Claim::clone(&acquires[0].claim).with_lifetime(Lifetime::Detached);
+    let acquires = [Acquire { claim: Arc::new(detached), patience: Patience::Wait }];
+    let outcome = driver.submit(Batch { releases: &[], acquires: &acquires }).await.unwrap();
+    assert_eq!(outcome.acquired[0].as_ref().unwrap_err().ambiguous, 0);
 }
 
 /// Of several servers it may be one that lags: it catches up before it refuses.
@@ -180,7 +202,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     assert!(grant.token.get() > 0);
     let counts = proxy.counts();
     assert_eq!(counts.pushes, 1, "{counts:?}");
-    // What may follow is the removal of the watch on its own node, which nobody waits for.
+    // What may follow is the removal of the watch on its own node, which nothing waits for.
     assert!(counts.requests <= 1, "{counts:?}");
 }
 
@@ -400,7 +422,7 @@ async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
     assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }
 
-/// Behind one that waits as well, the one ahead that leaves makes nobody a holder.
+/// Behind one that waits as well, the one ahead that leaves makes no client a holder.
 #[tokio::test]
 async fn whoever_waits_behind_one_that_gives_up_goes_on_waiting() {
     let (server, proxy, driver) = proxied().await;

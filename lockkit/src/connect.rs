@@ -1,11 +1,12 @@
 //! From a URL to a manager: the one place that knows which schemes there are.
 
+#[cfg(feature = "compose")]
 mod several;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-#[cfg(doc)]
+#[cfg(all(doc, feature = "compose"))]
 use lockkit_compose::{MirrorDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
@@ -23,15 +24,15 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("rediss+sentinel", Some("redis"), cfg!(feature = "redis")),
     ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
     ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
-    ("zk", Some("zk"), cfg!(feature = "zk")),
-    ("zks", Some("zk-tls"), cfg!(feature = "zk-tls")),
+    ("zk", Some("zookeeper"), cfg!(feature = "zookeeper")),
+    ("zks", Some("zookeeper-tls"), cfg!(feature = "zookeeper-tls")),
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("http", Some("http"), cfg!(feature = "http")),
     ("https", Some("http"), cfg!(feature = "http")),
     ("http+unix", Some("http"), cfg!(feature = "http")),
-    ("quorum", None, true),
-    ("mirror", None, true),
+    ("quorum", Some("compose"), cfg!(feature = "compose")),
+    ("mirror", Some("compose"), cfg!(feature = "compose")),
     // Last: for tests and single processes.
     ("memory", None, true),
 ];
@@ -54,17 +55,20 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
-    let (driver, settings) = open(url, None).await?;
-    LockManager::with(driver, settings)
+    connect_with(url, Settings::default()).await
 }
 
-/// Connects with these settings, instead of those in the URL's query.
+/// Connects with these settings, and with those in the URL's query. The manager's shutdown closes the
+/// connections, as it does after [`connect`].
+///
+/// # Errors
+/// [`Error::Config`] for a setting that is given in both ways, and differs.
 ///
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
-    let (driver, settings) = open(url, Some(settings)).await?;
-    LockManager::with(driver, settings)
+    let (driver, settings) = open(url, settings).await?;
+    LockManager::owning(driver, settings)
 }
 
 /// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
@@ -89,16 +93,16 @@ pub fn schema(url: &str) -> Result<String, Error> {
 
 /// The cargo feature of this crate that the URL needs and that is not compiled in, if any: for
 /// programs that tell their users how to get it. Of `quorum:` and `mirror:`, the first member's that
-/// lacks one. No I/O.
+/// lacks one, after `compose` itself. No I/O.
 ///
 /// ```
 /// let missing = lockkit::missing_feature("zks://db.example:2281");
-/// assert!(missing == Some("zk-tls") || cfg!(feature = "zk-tls"));
+/// assert!(missing == Some("zookeeper-tls") || cfg!(feature = "zookeeper-tls"));
 /// assert_eq!(lockkit::missing_feature("memory:"), None);
 /// ```
 pub fn missing_feature(url: &str) -> Option<&'static str> {
     let members = url.strip_prefix("quorum:").or_else(|| url.strip_prefix("mirror:"));
-    let urls = members.map_or_else(|| vec![url], several::split);
+    let urls = std::iter::once(url).chain(members.map_or_else(Vec::new, split));
     urls.into_iter().find_map(|url| {
         let scheme = url.split_once(':')?.0.to_ascii_lowercase();
         let (_, feature, here) = SCHEMES.iter().find(|(name, ..)| *name == scheme)?;
@@ -110,32 +114,37 @@ pub fn missing_feature(url: &str) -> Option<&'static str> {
 /// programs that look at each by itself. No I/O.
 ///
 /// ```
+/// # #[cfg(feature = "compose")]
 /// let url = "quorum:redis://a,redis://b,redis://c?max_ttl=1m";
+/// # #[cfg(feature = "compose")]
 /// assert_eq!(lockkit::members(url), ["redis://a", "redis://b", "redis://c"]);
 /// assert_eq!(lockkit::members("redis://a"), ["redis://a"]);
 /// ```
 pub fn members(url: &str) -> Vec<String> {
+    #[cfg(feature = "compose")]
     if let Some(members) = url.strip_prefix("quorum:") {
         let members = several::members_of_quorum(members);
         return members.map_or_else(|_| vec![url.to_owned()], |(urls, _)| urls);
     }
-    let both = url.strip_prefix("mirror:").map_or_else(|| vec![url], several::split);
+    let both = url.strip_prefix("mirror:").map_or_else(|| vec![url], split);
     both.into_iter().map(str::to_owned).collect()
 }
 
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
 type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-fn open(url: &str, settings: Option<Settings>) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
+fn open(url: &str, settings: Settings) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
     Box::pin(async move {
+        #[cfg(feature = "compose")]
         if let Some(members) = url.strip_prefix("quorum:") {
             return several::quorum(members, settings).await;
         }
+        #[cfg(feature = "compose")]
         if let Some(both) = url.strip_prefix("mirror:") {
             return several::mirror(both, settings).await;
         }
         let url = BackendUrl::parse(url)?;
-        let settings = settings.unwrap_or_else(|| url.settings().clone());
+        let settings = settings.merged_with_url(url.settings())?;
         Ok((driver(&url, &settings).await?, settings))
     })
 }
@@ -158,7 +167,7 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => lockkit_redis::RedisDriver::check_url(url.rest()),
-        #[cfg(feature = "zk")]
+        #[cfg(feature = "zookeeper")]
         "zk" | "zks" => lockkit_zk::ZkDriver::check_url(url.rest()),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
@@ -185,7 +194,7 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
-        #[cfg(feature = "zk")]
+        #[cfg(feature = "zookeeper")]
         "zk" | "zks" => {
             let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
             Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
@@ -198,6 +207,28 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         }
         other => Err(unknown(other)),
     }
+}
+
+/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
+/// their own.
+fn split(urls: &str) -> Vec<&str> {
+    let begins = |text: &str| {
+        SCHEMES.iter().filter(|(scheme, ..)| !["quorum", "mirror"].contains(scheme)).any(
+            |(scheme, ..)| {
+                let rest = text.strip_prefix(scheme);
+                let local = ["memory", "sqlite"].contains(scheme);
+                rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
+            },
+        )
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
+        parts.push(&urls[from..at]);
+        from = at + 1;
+    }
+    parts.push(&urls[from..]);
+    parts
 }
 
 fn unknown(scheme: &str) -> Error {
@@ -235,10 +266,11 @@ mod tests {
     #[test]
     fn the_feature_that_a_url_lacks_is_known() {
         let lacking = |feature: &'static str, here: bool| (!here).then_some(feature);
-        let zks = lacking("zk-tls", cfg!(feature = "zk-tls"));
+        let zks = lacking("zookeeper-tls", cfg!(feature = "zookeeper-tls"));
         assert_eq!(missing_feature("ZKS://a:1"), zks);
-        assert_eq!(missing_feature("quorum:memory:,memory:,zks://a:1"), zks);
-        assert_eq!(missing_feature("mirror:memory:,memory:"), None);
+        let compose = lacking("compose", cfg!(feature = "compose"));
+        assert_eq!(missing_feature("quorum:memory:,memory:,zks://a:1"), compose.or(zks));
+        assert_eq!(missing_feature("mirror:memory:,memory:"), compose);
         let etcd = lacking("etcd", cfg!(feature = "etcd"));
         assert_eq!(missing_feature("etcds://a:1?ttl=3s"), etcd);
         for other in ["carrier-pigeon://coop", "nothing", ""] {
@@ -246,6 +278,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_quorum_has_its_settings_behind_the_last_member() {
         let url = "quorum:memory:,memory:,memory:?ttl=5s&prefix=shop";
@@ -259,6 +292,7 @@ mod tests {
         assert!(connect("quorum:memory:,quorum:memory:,memory:").await.is_err());
     }
 
+    #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_quorum_has_its_own_options_there_too() {
         let url = "quorum:memory:,memory:,memory:?max_ttl=3m&ttl=2m&member_limit=80ms";
@@ -272,7 +306,7 @@ mod tests {
         assert!(connect("quorum:memory:?max_ttl=1m,memory:,memory:").await.is_err());
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(all(feature = "compose", feature = "redis"))]
     #[tokio::test]
     async fn an_option_that_nobody_knows_is_refused_before_anybody_is_asked() {
         // Nobody listens there.
@@ -284,6 +318,7 @@ mod tests {
         assert!(unreachable.is_retryable(), "{unreachable}");
     }
 
+    #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_mirror_has_its_settings_behind_the_new_one() {
         let locks = connect("mirror:memory:,memory:?prefix=shop").await.unwrap();
@@ -298,10 +333,7 @@ mod tests {
     #[test]
     fn members_may_have_commas_of_their_own() {
         let urls = "redis+cluster://a:1,b:2,sqlite:/x,y.db,rediss://c";
-        assert_eq!(
-            several::split(urls),
-            ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]
-        );
+        assert_eq!(split(urls), ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]);
     }
 
     #[tokio::test]
@@ -309,6 +341,11 @@ mod tests {
         let locks = connect("memory:?prefix=shop&ttl=5s").await.unwrap();
         assert_eq!(locks.settings().prefix_str(), "shop");
         assert!(connect("memory:?ttl=1ms").await.is_err());
+        let shop = || Settings::default().prefix("shop");
+        let both = connect_with("memory:?prefix=shop&ttl=5s", shop()).await.unwrap();
+        assert_eq!(both.settings().default_ttl(), std::time::Duration::from_secs(5));
+        let differ = connect_with("memory:?prefix=mall", shop()).await;
+        assert!(matches!(differ, Err(Error::Config(_))), "{differ:?}");
         assert!(connect("memory:/tmp").await.is_err());
     }
 }

@@ -20,16 +20,24 @@
 //! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
 //! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
-//! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | a fleet |
+//! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zookeeper`, for TLS `zookeeper-tls` (not in `full`) | a fleet |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (may need `protoc` to build, and is not in `full`) | a fleet |
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
+//! | `quorum:URL,URL,URL`, `mirror:OLD,NEW` | `compose` | its members' |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
 //!
-//! Two more features: `blocking` for programs without async (`lockkit::blocking`), and `testing` for
-//! tests that lose a lock (`lockkit::testing`). `docs/library.md` in the repository says how the parts
-//! fit into a program.
+//! More features: `metrics`; `blocking` for programs without async (`lockkit::blocking`); `testing` for
+//! tests that lose a lock (`lockkit::testing`). `full` has all of these but `etcd`, `zookeeper-tls` and
+//! `testing`. `docs/library.md` in the repository says how the parts fit into a program.
+//!
+//! # Stability
+//! Everything here is stable within the minor versions of 0.x, except for what driver authors use (the
+//! modules `driver`, `queue`, `line` and `waiting`) and for the modules that are a driver crate of their
+//! own (`compose`, `etcd`, `http`, `redis`, `sql`, `zookeeper`): their client crates' types are
+//! public, so a new major version of a client is a new minor version of lockkit. CONTRIBUTING.md in the
+//! repository has the whole promise.
 //!
 //! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
 
@@ -43,6 +51,7 @@ pub use connect::{connect, connect_with, members, missing_feature, schema};
 pub use lockkit_core::*;
 
 /// Drivers made of drivers: a quorum of independent backends, and a mirror of two.
+#[cfg(feature = "compose")]
 pub use lockkit_compose as compose;
 
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
@@ -60,5 +69,5 @@ pub use lockkit_redis as redis;
 pub use lockkit_sql as sql;
 
 /// The ZooKeeper driver, for options and clients that a URL cannot name.
-#[cfg(feature = "zk")]
-pub use lockkit_zk as zk;
+#[cfg(feature = "zookeeper")]
+pub use lockkit_zk as zookeeper;

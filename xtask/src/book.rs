@@ -67,6 +67,12 @@ fn outward(page: &Path, link: &str) -> Option<String> {
     leaves.then(|| format!("{}/{kind}/main/{}", env!("CARGO_PKG_REPOSITORY"), path.display()))
 }
 
+/// The Markdown pages below a folder.
+pub(crate) fn pages(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let found = files(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(found.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")).collect())
+}
+
 fn finish(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }

@@ -1,9 +1,13 @@
-//! Chores of the workspace, started as `cargo xtask CHORE`. Small and without
-//! dependencies: it must build in a moment, and also where nothing else does.
+//! Chores of the workspace, started as `cargo xtask CHORE`. Small, and with no dependency but a parser
+//! of Rust: it must build in a moment, and also where nothing else does.
 
 mod book;
+mod check;
+mod circles;
 mod dist;
+mod failures;
 mod install;
+mod lines;
 mod mutants;
 mod package;
 mod places;
@@ -11,8 +15,10 @@ mod portable;
 mod python;
 mod requirements;
 mod run;
+mod sources;
 mod test;
 mod valkey;
+mod words;
 
 use std::process::ExitCode;
 
@@ -33,6 +39,21 @@ const CHORES: &[Chore] = &[
         name: "test",
         does: "runs all tests, with servers; what follows goes to the test runner",
         run: test::run,
+    },
+    Chore {
+        name: "check",
+        does: "checks format, lints, docs, words and sizes; words choose among these",
+        run: check::run,
+    },
+    Chore {
+        name: "lines",
+        does: "counts lines of code, names the trusted base, small files and import circles",
+        run: lines::run,
+    },
+    Chore {
+        name: "words",
+        does: "holds names, comments and docs to docs/design/glossary.md; --shrink drops old exceptions",
+        run: words::run,
     },
     Chore {
         name: "tables",

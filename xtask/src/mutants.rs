@@ -105,6 +105,11 @@ impl Drop for Restored {
     }
 }
 
+/// The file of each change.
+pub(crate) fn files() -> Result<Vec<String>, String> {
+    Ok(mutants()?.into_iter().map(|mutant| mutant.file).collect())
+}
+
 /// Reads the list.
 fn mutants() -> Result<Vec<Mutant>, String> {
     let blocks = LIST.split("\n\n").filter(|block| !block.starts_with('#'));

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::{install, places, python, valkey};
+use crate::{failures, install, places, python, valkey};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -82,7 +82,12 @@ fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     if !has_nextest() {
         return summed(arguments);
     }
-    Ok(code(status(&mut with_servers(&["nextest", "run"], arguments)?)?))
+    failures::forget();
+    let end = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
+    for command in failures::commands() {
+        eprintln!("run it alone: {command}");
+    }
+    Ok(code(end))
 }
 
 /// A runner of tests, with servers: one of each kind, and for a run of everything a group of each

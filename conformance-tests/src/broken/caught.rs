@@ -343,14 +343,14 @@ pub const FLAWS: &[Caught] = &[
         "exclusion_05_tasks_are_never_inside_together",
     ),
     caught(
-        Flaw::AnswersFlightsBackwards,
-        "answers the steps of a flight in another order",
-        "flight_01_every_step_is_answered_in_its_order",
+        Flaw::AnswersBatchesBackwards,
+        "answers the operations of a batch in another order",
+        "batch_01_every_operation_has_its_own_outcome",
     ),
     caught(
-        Flaw::OneStepFailsItsFlight,
-        "a step that fails takes its flight along",
-        "flight_02_a_step_that_fails_fails_alone",
+        Flaw::OneOperationFailsItsBatch,
+        "an operation that fails takes its batch along",
+        "batch_02_an_operation_that_fails_affects_no_other",
     ),
     caught(
         Flaw::RegistersAreListedByPattern,

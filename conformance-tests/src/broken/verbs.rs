@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, LockDriver, Patience,
-    Registers, Released, Renewal, Replies, SetLimit, Step, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
+    LeaseStart, LockDriver, Patience, Registers, Released, Renewal, SetLimit, submit_each,
 };
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
@@ -19,7 +19,11 @@ use super::Flaw;
 use super::toy::{Entry, Line, Toy};
 
 impl Toy {
-    async fn put_in(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire_one(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
         self.called()?;
         yield_now().await;
         let mut claim = Claim::clone(claim);
@@ -43,7 +47,7 @@ impl Toy {
         answer
     }
 
-    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    async fn release_one(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         yield_now().await;
         let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
         yield_now().await;
@@ -74,21 +78,23 @@ impl LockDriver for Toy {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move {
-            self.put_in(&claim, patience).await.map(Attempted::from)
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let acquire = |one: Acquire| async move {
+            let acquired = self.acquire_one(&one.claim, one.patience).await;
+            acquired.map(Attempted::from).map_err(BatchError::refused)
         };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        let mut replies = one_by_one(steps, acquire, release).await;
-        if self.is(Flaw::AnswersFlightsBackwards) {
-            replies.reverse();
+        let release = |claim| async move {
+            self.release_one(&claim).await.map(Attempted::from).map_err(BatchError::refused)
+        };
+        let mut outcome = submit_each(batch, acquire, release).await;
+        if self.is(Flaw::AnswersBatchesBackwards) {
+            outcome.released.reverse();
+            outcome.acquired.reverse();
         }
-        match replies.iter().position(Result::is_err) {
-            Some(at) if self.is(Flaw::OneStepFailsItsFlight) => {
-                replies.swap_remove(at)?;
-                Ok(Vec::new())
-            }
-            _ => Ok(replies),
+        let failed = outcome.acquired.iter().find_map(|acquired| acquired.as_ref().err());
+        match failed.filter(|_| self.is(Flaw::OneOperationFailsItsBatch)) {
+            Some(failed) => Err(failed.clone()),
+            None => Ok(outcome),
         }
     }
 

@@ -187,14 +187,14 @@ fn colours_come_where_they_are_wanted() {
     assert!(!list("auto").contains('\u{1b}') && !list("never").contains('\u{1b}'));
 }
 
-#[cfg(not(feature = "zk-tls"))]
+#[cfg(not(feature = "zookeeper-tls"))]
 #[test]
 fn a_backend_that_is_not_compiled_in_comes_with_the_command_that_adds_it() {
     let stage = Stage::new();
     for url in ["zks://db:2281", "quorum:redis://a,zks://b:1,redis://c"] {
         let ran = stage.run(&["run", "--url", url, "a", "true"]);
         assert_eq!(code(&ran), 64, "{}", stderr(&ran));
-        let adds = "cargo install --path lockkit-cli --features zk-tls";
+        let adds = "cargo install --path lockkit-cli --features zookeeper-tls";
         assert!(stderr(&ran).contains(adds), "{}", stderr(&ran));
     }
 }

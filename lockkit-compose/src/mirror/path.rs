@@ -15,7 +15,7 @@ use super::stand::{Look, Stand, renewed, token_of};
 
 impl MirrorDriver {
     /// Puts a claim into the old line, and into the new one where it holds there.
-    pub(super) async fn put_in(
+    pub(super) async fn acquire_at_both(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -45,7 +45,7 @@ impl MirrorDriver {
         Ok(Attempted::after(ambiguous + answered.ambiguous, answered.result))
     }
 
-    pub(super) async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    pub(super) async fn release_at_both(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         self.stands().remove(&claim.id);
         let (old, new) =
             futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;

@@ -1,9 +1,9 @@
 //! Which backend gives the tokens, and under which token each claim of a list holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
-use lockkit_core::driver::LockDriver;
+use lockkit_core::driver::{LockDriver, locked};
 use lockkit_core::state::LockState;
 use lockkit_core::{Error, Namespace, Token};
 
@@ -19,7 +19,7 @@ impl MirrorDriver {
     }
 
     fn bases(&self) -> MutexGuard<'_, HashMap<Namespace, u64>> {
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.bases)
     }
 
     /// The same, as last read, if it ever was.

@@ -1,10 +1,10 @@
 //! What this process knows of one claim on its quorum: how far it got, and at which members it
 //! counts. No I/O.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::Grant;
+use lockkit_core::driver::{Grant, locked};
 use lockkit_core::{Claim, Token};
 
 pub(super) struct Hold {
@@ -57,7 +57,7 @@ impl Hold {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     pub(super) fn claim(&self) -> Arc<Claim> {

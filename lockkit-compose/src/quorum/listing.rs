@@ -2,7 +2,7 @@
 //! together: it is read once, and its pages are shown from that for a few seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use super::Shared;
 use crate::together::all_namespaces;
 use lockkit_core::clock::Moment;
+use lockkit_core::driver::locked;
 use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
 use lockkit_core::{Error, Name, Namespace, Space};
 
@@ -70,7 +71,7 @@ impl Shared {
     async fn read_whole(&self, request: &ListRequest) -> Result<Arc<Whole>, Error> {
         let read = self.clock.now();
         let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
-        let (lists, epochs) = tokio::join!(join_all(reading), self.present_epochs());
+        let lists = join_all(reading).await;
         let mut by_name: BTreeMap<ListId, Vec<(usize, LockState)>> = BTreeMap::new();
         for (member, states) in self.enough(lists)? {
             for state in states {
@@ -80,7 +81,7 @@ impl Shared {
         }
         let states = by_name.into_iter().map(|(place, states)| {
             let key = states[0].1.key.clone();
-            (place, self.merge(key, states, &epochs))
+            (place, self.merge(key, states))
         });
         let states = states.filter(|(_, state)| !state.is_free()).collect();
         let whole = Arc::new(Whole { read, of: of(request), states });
@@ -108,13 +109,13 @@ impl Shared {
 impl Listing {
     /// What was read for an earlier page of this listing, if it is not old.
     fn known(&self, now: Moment, request: &ListRequest) -> Option<Arc<Whole>> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.0);
         *last = last.take().filter(|whole| now.since(whole.read) < FRESH);
         last.clone().filter(|whole| whole.of == of(request))
     }
 
     fn keep(&self, whole: &Arc<Whole>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(whole.clone());
+        *locked(&self.0) = Some(whole.clone());
     }
 }
 

@@ -1,7 +1,7 @@
 //! A member of a quorum: its driver, once it is connected, and what is known of its data.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -25,10 +25,8 @@ pub(super) struct Member {
     driver: Arc<OnceLock<Arc<dyn LockDriver>>>,
     pub(super) capabilities: Capabilities,
     pub(super) clock: Arc<dyn Clock>,
-    /// Whether its quarantine is being watched over.
+    /// Whether its quarantine is being watched.
     pub(super) watched: AtomicBool,
-    /// The epoch of its tokens, as last seen.
-    pub(super) epoch: AtomicU64,
     /// The run of its server that was last found to count.
     run: Mutex<Option<ServerRun>>,
 }
@@ -55,7 +53,6 @@ impl Member {
             capabilities: *driver.capabilities(),
             clock: driver.clock(),
             watched: AtomicBool::new(false),
-            epoch: AtomicU64::new(0),
             run: Mutex::default(),
         }
     }

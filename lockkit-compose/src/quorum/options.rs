@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, RoundTrips, WakeUp};
+use lockkit_core::capabilities::{
+    Capabilities, Fault, Guarantee, LeaseClock, RoundTrips, TokenSource, WakeUp,
+};
 use lockkit_core::driver::backoff;
 use lockkit_core::{Error, Margin, parse_duration};
 
@@ -133,6 +135,19 @@ pub(super) fn capabilities_of(
         let message = format!(
             "{} cannot be in a quorum as it is used here: it cannot raise tokens (Redis Cluster and \
              `durability=needed` are refused, since they lose what they acknowledged unnoticed)",
+            member.backend
+        );
+        return Err(Error::Config(message));
+    }
+    // Its tokens would begin again when it comes back empty. A member in this process loses its data
+    // together with its users.
+    let begins_again = |c: &&Capabilities| {
+        c.token_source != TokenSource::ClockCounter && c.shared_between_processes
+    };
+    if let Some(member) = all().find(begins_again) {
+        let message = format!(
+            "{} cannot be in a quorum: its tokens do not follow a clock, so they would go back if it \
+             lost its data",
             member.backend
         );
         return Err(Error::Config(message));

@@ -1,13 +1,12 @@
 //! How a member that lost its data, or may have older data, is known and kept from voting until every
-//! lease that it may have forgotten is over; and how its tokens go on growing afterwards. What tells
-//! older data is in `runs.rs`.
+//! lease that it may have forgotten is over. Its tokens follow its clock, so they go on growing
+//! afterwards. What tells older data is in `runs.rs`.
 //!
-//! The sign of a member is the token base of a namespace that quorums keep for themselves: the
-//! longest ttl in milliseconds, and above it the member's *epoch*. A member without it is new or
-//! came back empty. Whoever finds that takes a claim there, which would be gone if the data were
-//! lost once more. When the member itself shows that this claim has stood for the longest ttl,
-//! whoever sees it writes the sign, in a greater epoch than any before: so it does not matter how
-//! short the lives of programs are. Tokens of an epoch are greater than those of all earlier ones.
+//! The sign of a member is the counter of a namespace that quorums keep for themselves: the longest ttl in
+//! milliseconds. A member without it is new or came back empty. A program that finds this takes a claim
+//! there, which would be gone if the data were lost once more. When the member itself shows that this claim
+//! has been held for the longest ttl, the program that sees it writes the sign: so it does not matter how
+//! short the lives of programs are.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,61 +16,31 @@ use futures_util::future::join_all;
 
 use super::runs::hash;
 use super::{BACKEND, Shared};
-use lockkit_core::capabilities::TokenSource;
-use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{LockDriver, Patience, ServerRun};
-use lockkit_core::{
-    Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space, Token,
-};
+use lockkit_core::driver::{ClaimId, LockDriver, Patience, ServerRun};
+use lockkit_core::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space};
 
 /// Where a member keeps its sign.
 pub(super) const SIGN: &str = "lockkit.quorum";
-/// Where the members keep the greatest epoch that any of them was given.
-const GREATEST_EPOCH: &str = "lockkit.quorum.epoch";
 /// How long until a step of a watch that failed is taken again.
 const PAUSE: Duration = Duration::from_secs(1);
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 /// How long the watch claim stays when nobody looks after it. It is never renewed: it is to show for
 /// how long the member has had its data, also to programs that come much later.
 const WATCHED_FOR: Duration = Duration::from_secs(86_400);
-const TTL_BITS: u32 = 40;
-/// Members count their own tokens below 2^52: clocks in microseconds do until the year 2112.
-const EPOCH_AT: u32 = 52;
-const LAST_EPOCH: u64 = (1 << (63 - EPOCH_AT)) - 1;
-
-/// What a member's tokens are counted from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Epoch(u64);
-
-impl Epoch {
-    /// A member's token among those of the quorum.
-    pub(super) fn outward(self, token: Token) -> Option<Token> {
-        Token::new(token.get().checked_add(self.0 << EPOCH_AT)?)
-    }
-
-    /// The least token of the member that is this one or more among those of the quorum.
-    pub(super) fn inward(self, token: Token) -> Token {
-        let number = token.get().saturating_sub(self.0 << EPOCH_AT);
-        Token::new(number.max(1)).unwrap_or(token)
-    }
-}
 
 /// What a member that has its data says of itself.
 #[derive(Clone, Copy)]
 struct Sign {
-    epoch: u64,
     max_ttl: Duration,
 }
 
 impl Sign {
-    fn read(number: u64) -> Option<Self> {
-        let max_ttl = Duration::from_millis(number & ((1 << TTL_BITS) - 1));
-        (number > 0).then_some(Self { epoch: number >> TTL_BITS, max_ttl })
+    fn decode(counter: u64) -> Option<Self> {
+        (counter > 0).then_some(Self { max_ttl: Duration::from_millis(counter) })
     }
 
-    fn number(self) -> u64 {
-        let millis = u64::try_from(self.max_ttl.as_millis()).unwrap_or(u64::MAX);
-        self.epoch << TTL_BITS | millis.clamp(1, (1 << TTL_BITS) - 1)
+    fn encode(self) -> u64 {
+        u64::try_from(self.max_ttl.as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -119,7 +88,7 @@ impl Shared {
             let limit = self.options.member_limit;
             let runs = join_all(members.clone().map(|member| self.run_counts(member, limit)));
             let (signs, _, keeps_no_runs) =
-                tokio::join!(self.learn_epochs(), runs, self.keeps_no_runs());
+                tokio::join!(self.signs(members.clone()), runs, self.keeps_no_runs());
             let answered = signs.iter().flatten().count();
             if answered < self.majority() {
                 return Err(Error::retryable(BACKEND, "no majority of the members answers"));
@@ -131,7 +100,7 @@ impl Shared {
                     let message = "a new quorum begins when all its members answer";
                     return Err(Error::retryable(BACKEND, message));
                 }
-                let new = Sign { epoch: 0, max_ttl: self.options.max_ttl };
+                let new = Sign { max_ttl: self.options.max_ttl };
                 join_all(members.map(|m| self.write_sign(m, new))).await;
             }
             if all && [0, answered].contains(&with_data) && keeps_no_runs? {
@@ -141,31 +110,6 @@ impl Shared {
             Ok(())
         };
         self.opened.get_or_try_init(|| opening).await.copied()
-    }
-
-    /// Reads the signs of all members, and takes note of the epochs of their tokens.
-    async fn learn_epochs(&self) -> Vec<Result<Option<Sign>, Error>> {
-        let limit = self.options.member_limit;
-        let signs = join_all((0..self.members.len()).map(|m| self.sign(m, limit))).await;
-        for (member, sign) in self.members.iter().zip(&signs) {
-            if let Ok(Some(sign)) = sign {
-                member.epoch.store(sign.epoch, Ordering::Release);
-            }
-        }
-        signs
-    }
-
-    /// The epochs as last seen.
-    pub(super) fn epochs(&self) -> Vec<Epoch> {
-        self.members.iter().map(|m| Epoch(m.epoch.load(Ordering::Acquire))).collect()
-    }
-
-    /// The epochs as they are now, for those who look and do not vote.
-    pub(super) async fn present_epochs(&self) -> Vec<Epoch> {
-        if !self.counts_by_clock() {
-            self.learn_epochs().await;
-        }
-        self.epochs()
     }
 
     /// An error when the run of the member may have forgotten what an earlier one had.
@@ -178,28 +122,18 @@ impl Shared {
         Err(Error::retryable(BACKEND, message))
     }
 
-    /// An error when the member may not vote for a lease of this ttl, or when its tokens are not
-    /// of this epoch.
-    pub(super) async fn check_sign(
-        self: &Arc<Self>,
-        m: usize,
-        ttl: Duration,
-        epoch: Epoch,
-    ) -> Result<(), Error> {
+    /// An error when the member may not vote for a lease of this ttl.
+    pub(super) async fn check_sign(self: &Arc<Self>, m: usize, ttl: Duration) -> Result<(), Error> {
         let Some(sign) = self.sign(m, self.limit(ttl)).await? else {
             self.watch(m);
             let message = format!("member {m} came back without its data and is in quarantine");
             return Err(Error::retryable(BACKEND, message));
         };
-        self.members[m].epoch.store(sign.epoch, Ordering::Release);
-        if epoch != Epoch(sign.epoch) {
-            return Err(Error::retryable(BACKEND, "a member has begun another epoch"));
-        }
         if sign.max_ttl < ttl {
             // Another program said a shorter longest ttl: so that who watches over a member that
             // lost its data waits for ours, ours is written before anything counts.
             let max_ttl = self.options.max_ttl;
-            self.write_sign(m, Sign { max_ttl, ..sign }).await?;
+            self.write_sign(m, Sign { max_ttl }).await?;
         }
         Ok(())
     }
@@ -211,8 +145,15 @@ impl Shared {
         Ok(sign?.is_some() && run?)
     }
 
+    async fn signs(
+        &self,
+        members: impl Iterator<Item = usize>,
+    ) -> Vec<Result<Option<Sign>, Error>> {
+        join_all(members.map(|member| self.sign(member, self.options.member_limit))).await
+    }
+
     async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
-        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::read)
+        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::decode)
     }
 
     pub(super) async fn base_of(
@@ -226,7 +167,7 @@ impl Shared {
     }
 
     async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
-        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.number()).await
+        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.encode()).await
     }
 
     pub(super) async fn raise_base_of(
@@ -305,7 +246,6 @@ impl Shared {
         if stood < wait {
             return Ok(Some(wait - stood));
         }
-        let epoch = self.next_epoch(member).await?;
         // Once more: it may have lost its data again.
         if self.stood(member, &claim).await?.is_none_or(|stood| stood < wait) {
             return Ok(Some(LEAST_PAUSE));
@@ -314,7 +254,7 @@ impl Shared {
             self.admit(member, run).await?;
             self.keep_runs(member).await?;
         }
-        self.write_sign(member, Sign { epoch, max_ttl }).await?;
+        self.write_sign(member, Sign { max_ttl }).await?;
         let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&claim).await };
         let _ = self.ask(member, limit, release).await; // it does no harm, and ends by itself
         Ok(None)
@@ -331,45 +271,10 @@ impl Shared {
 
     /// The longest ttl that this program or another member knows of.
     async fn longest_elsewhere(&self, member: usize) -> Result<Duration, Error> {
-        let limit = self.options.member_limit;
-        let signs = join_all(self.others(member).map(|m| self.sign(m, limit))).await;
+        let signs = self.signs(self.others(member)).await;
         let signs = self.with_data(signs)?;
         let known = signs.iter().map(|sign| sign.max_ttl).max().unwrap_or_default();
         Ok(self.options.max_ttl.max(known))
-    }
-
-    /// An epoch greater than any before, and remembered by all others as that. Members whose
-    /// tokens follow their clocks need none: the clock has gone on since.
-    async fn next_epoch(&self, member: usize) -> Result<u64, Error> {
-        if self.counts_by_clock() {
-            return Ok(0);
-        }
-        let limit = self.options.member_limit;
-        let greatest = self.others(member).map(|m| async move {
-            let sign = self.sign(m, limit).await?;
-            let greatest = self.base_of(m, &Namespace::new(GREATEST_EPOCH)?, limit).await?;
-            Ok(sign.map(|sign| greatest.max(sign.epoch)))
-        });
-        let epoch = 1 + self.with_data(join_all(greatest).await)?.into_iter().max().unwrap_or(0);
-        if epoch > LAST_EPOCH {
-            return Err(Error::permanent(
-                BACKEND,
-                "members lost their data too often: a new quorum",
-            ));
-        }
-        let all = 0..self.members.len();
-        let place = Namespace::new(GREATEST_EPOCH)?;
-        let told = join_all(all.map(|m| self.raise_base_of(m, &place, epoch))).await;
-        // The member itself is told as well, and does not count.
-        if told.iter().flatten().count() <= self.majority() && told.iter().any(Result::is_err) {
-            return Err(Error::retryable(BACKEND, "too few members could be told of an epoch"));
-        }
-        Ok(epoch)
-    }
-
-    fn counts_by_clock(&self) -> bool {
-        let source = |m: &super::Member| m.capabilities.token_source;
-        self.members.iter().all(|m| source(m) == TokenSource::ClockCounter)
     }
 
     fn others(&self, member: usize) -> impl Iterator<Item = usize> {

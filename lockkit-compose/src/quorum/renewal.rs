@@ -9,15 +9,15 @@ use super::round::{Answers, Verdict};
 use super::{BACKEND, Shared};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, ClaimEnd, Grant, LeaseStart, LockDriver, Renewal, trusted_until,
+    Acquisition, BatchError, ClaimEnd, Grant, LeaseStart, LockDriver, Renewal, trusted_until,
 };
 use lockkit_core::{BreakRecord, Claim, Error, Mode};
 
 /// One claim that holds, at the beginning of a renewal.
 #[derive(Clone)]
 struct Held {
-    /// Its place in what was asked.
-    place: usize,
+    /// Its index among the claims to renew.
+    index: usize,
     hold: Arc<Hold>,
     claim: Arc<Claim>,
     grant: Grant,
@@ -25,10 +25,10 @@ struct Held {
 }
 
 /// What one member says of one claim.
-enum Vote {
+enum MemberAnswer {
     /// It was there all the time, and counts.
     Kept(Grant),
-    /// It is there anew.
+    /// It was lost there, and was acquired again.
     Repaired(Grant),
     Broken(BreakRecord),
     Lost,
@@ -56,27 +56,27 @@ impl Shared {
         let mut renewals = Vec::with_capacity(claims.len());
         let mut held = Vec::new();
         let mut rounds = Vec::new();
-        for (place, claim) in claims.iter().enumerate() {
-            renewals.push(Ok(self.renew_here(place, claim, &mut held)));
+        for (index, claim) in claims.iter().enumerate() {
+            renewals.push(Ok(self.renew_here(index, claim, &mut held)));
             // Also those for whom nobody waits just now, or whose grant nobody heard, move on.
-            if let Ok(Renewal::Waits { .. }) = renewals[place]
+            if let Ok(Renewal::Waits { .. }) = renewals[index]
                 && let Some(told) = self.next_round(claim)
             {
-                rounds.push(async move { (place, told.await) });
+                rounds.push(async move { (index, told.await) });
             }
         }
         let rounds = futures_util::future::join_all(rounds);
         let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
-        for (place, told) in rounds {
+        for (index, told) in rounds {
             if let Ok(Ok(Verdict::Granted(grant))) = told {
-                renewals[place] = Ok(Renewal::Holds(grant));
+                renewals[index] = Ok(Renewal::Holds(grant));
             }
         }
         renewals
     }
 
     /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
-    fn renew_here(&self, place: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
+    fn renew_here(&self, index: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
         let gone = Renewal::Ended(ClaimEnd::NotFound);
         let Some(hold) = self.hold(claim) else {
             return gone;
@@ -104,7 +104,7 @@ impl Shared {
                     state.claim = Arc::new(other);
                 }
                 let claim = state.claim.clone();
-                held.push(Held { place, hold: hold.clone(), claim, grant, until });
+                held.push(Held { index, hold: hold.clone(), claim, grant, until });
                 gone
             }
             Phase::Over => gone,
@@ -137,7 +137,7 @@ impl Shared {
         for (one, tally) in held.iter().zip(tallies) {
             let renewal = self.decide(one, tally, since);
             let unknown = || Error::retryable(BACKEND, "no majority of the members answered");
-            renewals[one.place] = renewal.ok_or_else(unknown);
+            renewals[one.index] = renewal.ok_or_else(unknown);
         }
     }
 
@@ -175,7 +175,7 @@ impl Shared {
     }
 
     /// Renews all these claims at one member, and repairs those that it does not have.
-    async fn renew_at(self: Arc<Self>, member: usize, held: &[Held]) -> Vec<Vote> {
+    async fn renew_at(self: Arc<Self>, member: usize, held: &[Held]) -> Vec<MemberAnswer> {
         let claims: Vec<_> = held.iter().map(|one| one.claim.clone()).collect();
         let ttl = claims.iter().map(|claim| claim.hold_ttl).min().unwrap_or_default();
         let renewing = self.ask(member, self.limit(ttl), |driver| async move {
@@ -187,7 +187,7 @@ impl Shared {
             Ok(answers) if answers.len() == held.len() => {
                 self.watched.hear(member, answers, sent, clock.now())
             }
-            _ => return held.iter().map(|_| Vote::Unknown).collect(),
+            _ => return held.iter().map(|_| MemberAnswer::Unknown).collect(),
         };
         let votes = held.iter().zip(answers).map(|(one, answer)| self.vote(member, one, answer));
         futures_util::future::join_all(votes).await
@@ -198,25 +198,27 @@ impl Shared {
         member: usize,
         one: &Held,
         answer: Result<Renewal, Error>,
-    ) -> Vote {
+    ) -> MemberAnswer {
         let counts = one.hold.state().seats[member].counts;
         match answer {
-            Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
+            Ok(Renewal::Holds(grant)) if counts => MemberAnswer::Kept(grant),
             Ok(Renewal::Holds(grant)) => self.repair(member, one, grant).await,
-            Ok(Renewal::Ended(ClaimEnd::Broken(record))) => Vote::Broken(record),
-            Err(_) => Vote::Unknown,
+            Ok(Renewal::Ended(ClaimEnd::Broken(record))) => MemberAnswer::Broken(record),
+            Err(_) => MemberAnswer::Unknown,
             _ => {
                 one.hold.seat(&one.claim, member, false);
                 let limit = self.limit(one.claim.hold_ttl);
                 if one.hold.token_of(&one.claim).is_none() || self.clock.now() >= one.until {
-                    return Vote::Lost;
+                    return MemberAnswer::Lost;
                 }
-                match self.try_at(member, &one.hold, &one.claim, limit).await {
+                let answer = self.try_at(member, &one.hold, &one.claim, limit).await;
+                match answer.map(|attempted| attempted.result) {
                     Ok(Acquisition::Granted(grant)) => self.repair(member, one, grant).await,
-                    Ok(_) => Vote::Lost,
+                    Ok(_) => MemberAnswer::Lost,
+                    Err(BatchError { ambiguous: 0, .. }) => MemberAnswer::Unknown,
                     Err(_) => {
                         self.forget_ghost(&one.hold, &one.claim, member).await;
-                        Vote::Unknown
+                        MemberAnswer::Unknown
                     }
                 }
             }
@@ -224,16 +226,14 @@ impl Shared {
     }
 
     /// The member has the claim, but it was not raised there yet.
-    async fn repair(self: &Arc<Self>, member: usize, one: &Held, grant: Grant) -> Vote {
+    async fn repair(self: &Arc<Self>, member: usize, one: &Held, grant: Grant) -> MemberAnswer {
         if one.hold.token_of(&one.claim).is_none() {
             self.give_back(&one.claim, vec![(member, None)]).await;
-            return Vote::Lost;
+            return MemberAnswer::Lost;
         }
-        let epoch = self.epochs()[member];
-        let raise = (one.grant.token, epoch);
-        match self.raise_at(member, &one.hold, &one.claim, raise).await {
-            Ok(()) => Vote::Repaired(grant),
-            Err(_) => Vote::Unknown,
+        match self.raise_at(member, &one.hold, &one.claim, one.grant.token).await {
+            Ok(()) => MemberAnswer::Repaired(grant),
+            Err(_) => MemberAnswer::Unknown,
         }
     }
 
@@ -295,10 +295,10 @@ impl Shared {
         while let Some((member, answer)) = answers.next(self).await {
             let counts = one.hold.state().seats[member].counts;
             let vote = match answer {
-                Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
-                Ok(Renewal::Ended(ClaimEnd::Broken(record))) => Vote::Broken(record),
-                Ok(Renewal::Ended(_)) => Vote::Lost,
-                _ => Vote::Unknown,
+                Ok(Renewal::Holds(grant)) if counts => MemberAnswer::Kept(grant),
+                Ok(Renewal::Ended(ClaimEnd::Broken(record))) => MemberAnswer::Broken(record),
+                Ok(Renewal::Ended(_)) => MemberAnswer::Lost,
+                _ => MemberAnswer::Unknown,
             };
             tally.add(vote, |grant| self.began(member, grant));
             if tally.kept >= self.majority() {
@@ -315,25 +315,25 @@ impl Tally {
         self.kept + self.repaired
     }
 
-    fn add(&mut self, vote: Vote, began: impl Fn(&Grant) -> Option<Moment>) {
+    fn add(&mut self, vote: MemberAnswer, began: impl Fn(&Grant) -> Option<Moment>) {
         let grant = match vote {
-            Vote::Kept(grant) => {
+            MemberAnswer::Kept(grant) => {
                 self.kept += 1;
                 grant
             }
-            Vote::Repaired(grant) => {
+            MemberAnswer::Repaired(grant) => {
                 self.repaired += 1;
                 grant
             }
-            Vote::Lost => {
+            MemberAnswer::Lost => {
                 self.lost += 1;
                 return;
             }
-            Vote::Broken(record) => {
+            MemberAnswer::Broken(record) => {
                 self.broken = Some(record);
                 return;
             }
-            Vote::Unknown => return,
+            MemberAnswer::Unknown => return,
         };
         self.ttl = Some(self.ttl.map_or(grant.ttl, |ttl| ttl.min(grant.ttl)));
         self.since = self.since.into_iter().chain(began(&grant)).min();

@@ -3,18 +3,18 @@
 //! may go away at any moment.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::hold::{Hold, Phase};
-use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
 use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
 use lockkit_core::driver::{
-    Acquisition, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
+    Acquire, Acquisition, Attempted, Batch, BatchError, Grant, LeaseStart, LockDriver, Patience,
+    Released, Renewal, locked,
 };
 use lockkit_core::{Claim, Error, Key, Token};
 
@@ -30,11 +30,12 @@ pub(super) enum Verdict {
     Split,
 }
 
+/// What a member says to a try.
+type TryResult = Result<Attempted<Acquisition>, BatchError>;
+
 /// What the members said to a try.
 struct Votes {
     granted: Vec<(usize, Grant)>,
-    /// Those who may have granted, for all that is known.
-    unknown: Vec<usize>,
     /// What it is if the grants are no majority: an error if it is not known.
     refused: Result<(), Error>,
 }
@@ -46,8 +47,6 @@ struct Raised {
     token: Option<Token>,
     counted: Vec<usize>,
     failed: Option<Error>,
-    /// A member's tokens turned out to be of another epoch than was thought.
-    other_epoch: bool,
 }
 
 /// Answers of members, in the order in which they come.
@@ -125,7 +124,7 @@ impl Shared {
             let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
             async move { shared.try_at(member, &hold, &claim, limit).await }
         });
-        let Votes { granted, unknown, refused } = self.first_majority(&mut answers).await;
+        let Votes { granted, refused } = self.first_majority(&mut answers).await;
         let outcome = match refused {
             _ if granted.len() >= self.majority() => {
                 self.settle(hold, claim, since, &granted).await
@@ -138,11 +137,8 @@ impl Shared {
             let (held, others): (Vec<_>, Vec<_>) =
                 hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
             // Also where a driver asked twice, and only one of its requests was answered.
-            let perhaps = |(member, ghost): &(usize, Option<Moment>)| {
-                ghost.is_some() || unknown.contains(member)
-            };
-            for (member, _) in others.into_iter().filter(perhaps) {
-                // It has taken its time already: nobody waits for it once more.
+            for (member, _) in others.into_iter().filter(|(_, ghost)| ghost.is_some()) {
+                // It has taken its time already: the round does not wait for it once more.
                 let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
                 tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
             }
@@ -156,8 +152,10 @@ impl Shared {
         let _ = tell.send(outcome);
         while let Some((member, answer)) = answers.late().await {
             match answer {
-                Ok(Acquisition::Granted(_)) => self.welcome(hold, claim, member).await,
-                Ok(_) if hold.ghosts()[member].1.is_none() => {}
+                Ok(Attempted { result: Acquisition::Granted(_), .. }) => {
+                    self.welcome(hold, claim, member).await;
+                }
+                Ok(Attempted { ambiguous: 0, .. }) | Err(BatchError { ambiguous: 0, .. }) => {}
                 _ => self.forget_ghost(hold, claim, member).await,
             }
         }
@@ -182,19 +180,21 @@ impl Shared {
     }
 
     /// Collects answers until a majority has granted, or cannot any more.
-    async fn first_majority(&self, answers: &mut Answers<Result<Acquisition, Error>>) -> Votes {
-        let (mut granted, mut unknown) = (Vec::new(), Vec::new());
-        let (mut busy, mut failed) = (0, None);
+    async fn first_majority(&self, answers: &mut Answers<TryResult>) -> Votes {
+        let (mut granted, mut failed) = (Vec::new(), None);
+        let (mut busy, mut failures) = (0, 0);
         while let Some((member, answer)) = answers.next(self).await {
             match answer {
-                Ok(Acquisition::Granted(grant)) => granted.push((member, grant)),
+                Ok(Attempted { result: Acquisition::Granted(grant), .. }) => {
+                    granted.push((member, grant));
+                }
                 Ok(_) => busy += 1,
-                Err(error) => {
-                    unknown.push(member);
+                Err(BatchError { error, .. }) => {
+                    failures += 1;
                     failed = Some(error);
                 }
             }
-            let lost = busy + unknown.len() > self.members.len() - self.majority();
+            let lost = busy + failures > self.members.len() - self.majority();
             if granted.len() >= self.majority() || lost {
                 answers.enough(self);
             }
@@ -206,7 +206,7 @@ impl Shared {
             }
             _ => Ok(()),
         };
-        Votes { granted, unknown, refused }
+        Votes { granted, refused }
     }
 
     /// Raises those who granted, and makes it a grant if a majority of them counts in time.
@@ -217,11 +217,8 @@ impl Shared {
         since: Moment,
         granted: &[(usize, Grant)],
     ) -> Outcome {
-        let mut raised = self.raise_all(hold, claim, granted).await;
-        if raised.counted.len() < self.majority() && raised.other_epoch {
-            raised = self.raise_all(hold, claim, granted).await;
-        }
-        let Raised { token: Some(token), counted, failed, .. } = raised else {
+        let raised = self.raise_all(hold, claim, granted).await;
+        let Raised { token: Some(token), counted, failed } = raised else {
             return Ok(Verdict::Busy);
         };
         let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
@@ -254,15 +251,12 @@ impl Shared {
         claim: &Arc<Claim>,
         granted: &[(usize, Grant)],
     ) -> Raised {
-        // As of now, for the whole round: another one may learn of a new epoch meanwhile.
-        let epochs = self.epochs();
-        let tokens = granted.iter().filter_map(|(member, g)| epochs[*member].outward(g.token));
-        let mut raised = Raised { token: tokens.max(), ..Raised::default() };
+        let token = granted.iter().map(|(_, grant)| grant.token).max();
+        let mut raised = Raised { token, ..Raised::default() };
         let Some(token) = raised.token else { return raised };
         let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
             let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
-            let epoch = epochs[member];
-            async move { shared.raise_at(member, &hold, &claim, (token, epoch)).await }
+            async move { shared.raise_at(member, &hold, &claim, token).await }
         });
         while let Some((member, answer)) = raises.next(self).await {
             match answer {
@@ -273,29 +267,34 @@ impl Shared {
                 raises.enough(self);
             }
         }
-        raised.other_epoch = self.epochs() != epochs;
         raised
     }
 
-    /// Puts a claim in line at a member if it can hold there at once.
+    /// Acquires a claim at a member if it can hold there at once.
     pub(super) async fn try_at(
         &self,
         member: usize,
         hold: &Hold,
         claim: &Arc<Claim>,
         limit: Duration,
-    ) -> Result<Acquisition, Error> {
-        let mine = claim.clone();
+    ) -> TryResult {
         // Never queued: of two that wait for each other's members, neither would get a majority.
-        let trying = self
-            .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
+        let acquires = [Acquire { claim: claim.clone(), patience: Patience::Try }];
+        let trying = self.ask_counting(member, limit, |driver| async move {
+            let batch = Batch { releases: &[], acquires: &acquires };
+            let outcome = driver.submit(batch).await?.acquired.pop();
+            outcome.unwrap_or_else(|| Err(BatchError::unknown(driver.no_reply())))
+        });
         let answered = trying.await;
+        let ambiguous = match &answered {
+            Ok(attempted) => attempted.ambiguous,
+            Err(error) => error.ambiguous,
+        };
         let mut state = hold.state();
-        let certain = answered.as_ref().is_ok_and(|answered| answered.ambiguous == 0);
-        if !certain && state.claim.id == claim.id {
+        if ambiguous > 0 && state.claim.id == claim.id {
             state.seats[member].ghost_until = Some(self.ghost_until(claim));
         }
-        answered.map(|answered| answered.result)
+        answered
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one
@@ -308,11 +307,11 @@ impl Shared {
         member: usize,
         hold: &Hold,
         claim: &Arc<Claim>,
-        (token, epoch): (Token, Epoch),
+        token: Token,
     ) -> Result<(), Error> {
         let limit = self.limit(claim.hold_ttl);
         let raising = async {
-            let (token, mine) = (epoch.inward(token), claim.clone());
+            let mine = claim.clone();
             let raise =
                 |driver: Arc<dyn LockDriver>| async move { driver.raise(&mine, token).await };
             match self.ask(member, limit, raise).await? {
@@ -322,7 +321,7 @@ impl Shared {
         };
         let ttl = claim.hold_ttl;
         let (raised, sign, run) =
-            tokio::join!(raising, self.check_sign(member, ttl, epoch), self.check_run(member, ttl));
+            tokio::join!(raising, self.check_sign(member, ttl), self.check_run(member, ttl));
         raised.and(sign).and(run)?;
         hold.seat(claim, member, true);
         Ok(())
@@ -331,8 +330,7 @@ impl Shared {
     /// A member granted late: it joins those who hold, or the claim is given back there.
     async fn welcome(self: &Arc<Self>, hold: &Arc<Hold>, claim: &Arc<Claim>, member: usize) {
         if let Some(token) = hold.token_of(claim) {
-            let epoch = self.epochs()[member];
-            let _ = self.raise_at(member, hold, claim, (token, epoch)).await; // a renewal tries again
+            let _ = self.raise_at(member, hold, claim, token).await; // a renewal tries again
         }
         if hold.token_of(claim).is_none() {
             self.give_back(claim, vec![(member, None)]).await;
@@ -390,7 +388,7 @@ impl Shared {
 
     /// To be kept while a release of this lock is under way at a member, for as long as it takes.
     fn leaving(&self, key: &Key) -> Arc<()> {
-        let mut all = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.leaving);
         if all.len().is_power_of_two() {
             all.retain(|_, leaving| leaving.strong_count() > 0);
         }
@@ -403,7 +401,7 @@ impl Shared {
     }
 
     fn is_leaving(&self, key: &Key) -> bool {
-        let all = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = locked(&self.leaving);
         all.get(key).is_some_and(|leaving| leaving.strong_count() > 0)
     }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
 use crate::named::why;
 use lockkit_core::driver::{BreakMode, LockDriver};
@@ -16,25 +15,23 @@ use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 
 impl Shared {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let (states, epochs) = self.look(key).await?;
-        Ok(self.merge(key.clone(), states, &epochs))
+        Ok(self.merge(key.clone(), self.inspect_members(key).await?))
     }
 
-    async fn look(&self, key: &Key) -> Result<(Vec<(usize, LockState)>, Vec<Epoch>), Error> {
-        let looking = (0..self.members.len()).map(|member| {
+    async fn inspect_members(&self, key: &Key) -> Result<Vec<(usize, LockState)>, Error> {
+        let inspecting = (0..self.members.len()).map(|member| {
             let key = key.clone();
             self.ask(member, self.options.member_limit, |driver| async move {
                 driver.inspect(&key).await
             })
         });
-        let (states, epochs) = tokio::join!(join_all(looking), self.present_epochs());
-        Ok((self.enough(states)?, epochs))
+        self.enough(join_all(inspecting).await)
     }
 
     /// Whether a claim that conflicts with this one is at a majority of the members, or may be for
     /// all that is known. Where one is held, a majority shows it with one token.
     pub(super) async fn may_be_held(&self, claim: &Claim) -> bool {
-        let Ok((states, epochs)) = self.look(&claim.key).await else {
+        let Ok(states) = self.inspect_members(&claim.key).await else {
             return true;
         };
         let silent = self.members.len() - states.len();
@@ -42,9 +39,9 @@ impl Shared {
             s.holds() && (claim.mode == Mode::Exclusive || s.mode == Mode::Exclusive)
         };
         let mut seen: HashMap<_, usize> = HashMap::new();
-        for (member, state) in states {
-            for standing in state.line.into_iter().filter(conflicts) {
-                *seen.entry(epochs[member].outward(standing.token)).or_default() += 1;
+        for (_, state) in states {
+            for claim in state.line.into_iter().filter(conflicts) {
+                *seen.entry(claim.token).or_default() += 1;
             }
         }
         seen.values().max().unwrap_or(&0) + silent >= self.majority()
@@ -64,30 +61,23 @@ impl Shared {
     }
 
     /// One list as a majority has it. What only a minority has is on its way in or out.
-    pub(super) fn merge(
-        &self,
-        key: Key,
-        states: Vec<(usize, LockState)>,
-        epochs: &[Epoch],
-    ) -> LockState {
+    pub(super) fn merge(&self, key: Key, states: Vec<(usize, LockState)>) -> LockState {
         let mut last_break = None;
         for (_, state) in &states {
             last_break = last_break.max_by_time(state.last_break.clone());
         }
-        let groups = self.groups(states, epochs).into_iter();
-        let mut line: Vec<_> = groups.map(|group| self.sum(group)).collect();
-        line.sort_by_key(|standing| standing.token);
-        LockState::new(key, line, last_break)
+        let groups = self.groups(states).into_iter();
+        let mut queue: Vec<_> = groups.map(|group| self.sum(group)).collect();
+        queue.sort_by_key(|claim| claim.token);
+        LockState::new(key, queue, last_break)
     }
 
     /// What is said of each claim that a majority has.
-    fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<MemberClaim>> {
+    fn groups(&self, states: Vec<(usize, LockState)>) -> Vec<Vec<MemberClaim>> {
         let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
-            for mut standing in state.line.into_iter().filter(ClaimState::holds) {
-                let inner = standing.token;
-                standing.token = epochs[member].outward(inner).unwrap_or(inner);
-                let seen = MemberClaim { member, inner, standing };
+            for state in state.line.into_iter().filter(ClaimState::holds) {
+                let seen = MemberClaim { member, state };
                 match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
                     Some(group) => group.push(seen),
                     None => groups.push(vec![seen]),
@@ -102,14 +92,14 @@ impl Shared {
     fn sum(&self, group: Vec<MemberClaim>) -> ClaimState {
         let token = self.token_of(&group);
         // With less than that it is not raised yet, or one before it that is not away yet.
-        let sure = group.into_iter().map(|seen| seen.standing).filter(|s| s.token >= token);
+        let sure = group.into_iter().map(|seen| seen.state).filter(|s| s.token >= token);
         let mut group: Vec<_> = sure.collect();
-        group.sort_by_key(|standing| std::cmp::Reverse(standing.expires_in));
+        group.sort_by_key(|state| std::cmp::Reverse(state.expires_in));
         // It holds for as long as a majority keeps it.
         let expires_in = group[self.majority() - 1].expires_in;
-        let broken = group.iter().any(|standing| standing.broken);
-        let held_for = group.iter().filter_map(|standing| standing.held_for).max();
-        let queued_for = group.iter().map(|standing| standing.queued_for).max();
+        let broken = group.iter().any(|state| state.broken);
+        let held_for = group.iter().filter_map(|state| state.held_for).max();
+        let queued_for = group.iter().map(|state| state.queued_for).max();
         let mut one = group.swap_remove(0);
         one.token = token;
         one.queued_for = queued_for.unwrap_or(Duration::ZERO);
@@ -119,7 +109,7 @@ impl Shared {
 
     /// The token of a claim that a majority has: the greatest that a majority has not less than.
     fn token_of(&self, group: &[MemberClaim]) -> Token {
-        let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
+        let mut tokens: Vec<_> = group.iter().map(|seen| seen.state.token).collect();
         tokens.sort_unstable();
         tokens[tokens.len() - self.majority()]
     }
@@ -128,23 +118,23 @@ impl Shared {
         &self,
         key: &Key,
         token: Token,
-        force: BreakMode,
+        mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (states, epochs) = self.look(key).await?;
+        let states = self.inspect_members(key).await?;
         // A member that was repaired may have given it a greater one than the others; but a smaller
         // one may be that of a claim before it.
         let has_token = |group: &Vec<MemberClaim>| {
-            token >= self.token_of(group) && group.iter().any(|seen| seen.standing.token == token)
+            token >= self.token_of(group) && group.iter().any(|seen| seen.state.token == token)
         };
-        let Some(aim) = self.groups(states, &epochs).into_iter().find(has_token) else {
+        let Some(aim) = self.groups(states).into_iter().find(has_token) else {
             return Ok(false);
         };
         let limit = self.options.member_limit;
         let breaking = aim.into_iter().map(|seen| {
             let (key, record) = (key.clone(), record.clone());
             self.ask(seen.member, limit, move |driver| async move {
-                driver.break_claim(&key, seen.inner, force, &record).await
+                driver.break_claim(&key, seen.state.token, mode, &record).await
             })
         });
         let answers = join_all(breaking).await;
@@ -220,15 +210,13 @@ impl Shared {
 /// A claim as one member shows it.
 struct MemberClaim {
     member: usize,
-    /// Its token there; that of the standing is one of the quorum's.
-    inner: Token,
-    standing: ClaimState,
+    state: ClaimState,
 }
 
 impl MemberClaim {
     /// Whether two members speak of one claim, as far as can be seen without its id.
     fn goes_with(&self, other: &Self) -> bool {
-        let (a, b) = (&self.standing, &other.standing);
+        let (a, b) = (&self.state, &other.state);
         let alike =
             a.mode == b.mode && a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
         let one = self.member != other.member && alike;

@@ -85,10 +85,10 @@ async fn wander(flaws: Flaws) -> (Token, Token) {
 
 #[test]
 fn a_repaired_member_that_counts_before_its_raise_forgets_the_token() {
-    let (first, next) = runtime().block_on(wander(&[Flaw::NoEpochs]));
+    let (first, next) = runtime().block_on(wander(&[Flaw::NoClock]));
     assert!(next > first, "the raise alone suffices here: {next} after {first}");
     // The first two members had given as many tokens each, so a raise of these changes nothing.
-    let (first, next) = runtime().block_on(wander(&[Flaw::NoEpochs, Flaw::RaisesNothing]));
+    let (first, next) = runtime().block_on(wander(&[Flaw::NoClock, Flaw::RaisesNothing]));
     assert!(next <= first, "without it tokens go back: {next} after {first}");
     let (first, next) = runtime().block_on(wander(&[]));
     assert!(next > first);
@@ -168,12 +168,12 @@ async fn forget(flaws: Flaws, to_watchers: Flaws) -> (Token, Token) {
 }
 
 #[test]
-fn a_member_that_lost_its_data_and_keeps_its_epoch_forgets_the_token() {
+fn a_member_that_lost_its_data_and_counts_from_one_forgets_the_token() {
     let (first, next) = runtime().block_on(forget(&[], &[Flaw::RaisesNothing]));
     assert!(next > first, "{next} after {first}");
-    let to_watchers = &[Flaw::NoEpochs, Flaw::RaisesNothing];
-    let (first, next) = runtime().block_on(forget(&[Flaw::NoEpochs], to_watchers));
-    assert!(next <= first, "without epochs tokens go back: {next} after {first}");
+    let to_watchers = &[Flaw::NoClock, Flaw::RaisesNothing];
+    let (first, next) = runtime().block_on(forget(&[Flaw::NoClock], to_watchers));
+    assert!(next <= first, "without a clock tokens go back: {next} after {first}");
 }
 
 /// A claim is broken by force at member 0 between its grant there and its raise, which makes the
@@ -235,43 +235,6 @@ async fn ghost(flaws: Flaws) -> bool {
 fn what_a_member_granted_without_being_heard_is_taken_back() {
     assert!(runtime().block_on(ghost(&[])));
     assert!(!runtime().block_on(ghost(&[Flaw::KeepsGhosts])), "it stays until its lease ends");
-}
-
-/// A member is in a new epoch, of which a program hears in two rounds at once: the first to hear
-/// must not vouch for the tokens of the other. Gives the token of a holder before, and of those
-/// who hold next.
-async fn two_rounds_at_once(seed: u64) -> (Token, Vec<Token>) {
-    let servers = servers();
-    let (before, after) = (quorum(&servers, 0, &[]), quorum(&servers, seed, &[]));
-    open(&before).await;
-    open(&after).await;
-    servers[0].lose_data();
-    watch_over(&servers, 0, &[Flaw::RaisesNothing]).await;
-    servers[2].set_up(false);
-    let names = ["a", "b"].map(named);
-    let mut first = Vec::new();
-    for name in &names {
-        let claim = claim_on(name.clone(), Mode::Exclusive);
-        first.push(take(&before, &claim).await);
-        before.release(&claim).await.unwrap();
-    }
-    servers[2].set_up(true);
-    servers[1].set_up(false);
-    let claims = names.map(|name| claim_on(name, Mode::Exclusive));
-    let rounds = claims.each_ref().map(|claim| after.acquire(claim, Patience::Try));
-    let granted = futures_util::future::join_all(rounds).await.into_iter().map(|got| match got {
-        Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant.token,
-        other => panic!("they are free: {other:?}"),
-    });
-    (first.into_iter().max().unwrap(), granted.collect())
-}
-
-#[test]
-fn a_round_counts_with_the_epochs_that_it_began_with() {
-    for seed in 0..20 {
-        let (first, next) = runtime().block_on(two_rounds_at_once(seed));
-        assert!(next.iter().all(|next| *next > first), "seed {seed}: {next:?} after {first}");
-    }
 }
 
 /// A renewal may ask for more than the quorum keeps; members are asked for no more than that.

@@ -8,12 +8,10 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use lockkit_core::capabilities::TokenSource;
-use lockkit_core::clock::{Clock, TokioClock};
-use lockkit_core::driver::ClaimId;
+use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
-    Replies, ServerRun, Step, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Grant,
+    LeaseStart, LockDriver, Patience, Released, Renewal, ServerRun, submit_each,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
@@ -37,9 +35,8 @@ pub(crate) enum Flaw {
     /// It says that it is the same run although it came back with old data. (Such a member does not
     /// count for the longest ttl.)
     HidesRuns,
-    /// It says that its tokens follow its clock. (A member that lost its data comes back in a
-    /// greater epoch of tokens.)
-    NoEpochs,
+    /// Its tokens begin with 1 when it lost its data. (They follow its clock.)
+    NoClock,
     /// It knows the claims of all rounds by one id. (Each round has a claim id of its own.)
     OneId,
     /// A release is answered, and not carried out. (A claim that was granted without being heard
@@ -69,6 +66,16 @@ struct State {
     keeps_writes: bool,
     /// Where a quorum keeps which of its runs counts.
     admitted_at: Option<Namespace>,
+    made: Moment,
+    /// Its clock when its data began, in µs since it was made, and the least of its tokens: by then no
+    /// member has counted as far.
+    began: u64,
+}
+
+impl State {
+    fn begin_data(&mut self) {
+        self.began = 1 + TokioClock.now().since(self.made).as_micros() as u64;
+    }
 }
 
 impl Server {
@@ -84,6 +91,8 @@ impl Server {
             run: Some(0),
             keeps_writes: false,
             admitted_at: None,
+            made: TokioClock.now(),
+            began: 1,
         };
         Arc::new(Self { state: Mutex::new(state) })
     }
@@ -128,6 +137,7 @@ impl Server {
         let mut state = self.state.lock().unwrap();
         (state.driver, state.disk) = (MemoryDriver::new(), MemoryDriver::new());
         state.saves = true;
+        state.begin_data();
     }
 
     /// From now on nothing more is saved. Says whether it had saved everything until now.
@@ -140,6 +150,7 @@ impl Server {
         let mut state = self.state.lock().unwrap();
         assert!(!state.saves, "everything was saved");
         state.driver = state.disk.clone();
+        state.begin_data();
         state.run = state.run.map(|run| run + 1);
     }
 
@@ -203,10 +214,7 @@ impl Link {
         flaws: &'static [Flaw],
     ) -> Arc<dyn LockDriver> {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
-        let mut capabilities = *server.driver().capabilities();
-        if flaws.contains(&Flaw::NoEpochs) {
-            capabilities.token_source = TokenSource::ClockCounter;
-        }
+        let capabilities = *server.driver().capabilities();
         Arc::new(Self { server: server.clone(), rng, trouble, flaws, capabilities })
     }
 
@@ -293,12 +301,21 @@ impl Link {
     ) -> Result<Attempted<Acquisition>, Error> {
         let (claim, server, queues) =
             (self.there(claim), self.server.clone(), self.has(Flaw::Queues));
+        let no_clock = self.has(Flaw::NoClock);
         self.send(move |driver| {
             let claim = claim.clone();
             server.remember(&claim);
+            let began = if no_clock { 1 } else { server.state.lock().unwrap().began };
+            let began = Token::new(began).expect("from 1 on");
             async move {
                 if !queues {
-                    return driver.acquire(&claim, patience).await;
+                    let answer = driver.acquire(&claim, patience).await?;
+                    let Acquisition::Granted(_) = answer.result else { return Ok(answer) };
+                    // As of a counter that begins with the clock.
+                    let Renewal::Holds(grant) = driver.raise(&claim, began).await? else {
+                        return Ok(answer);
+                    };
+                    return Ok(Attempted::after(answer.ambiguous, Acquisition::Granted(grant)));
                 }
                 match driver.acquire(&claim, Patience::Wait).await? {
                     Attempted { result: Acquisition::Queued { .. }, .. } => {
@@ -335,10 +352,14 @@ impl LockDriver for Link {
         TokioClock::shared()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let acquire = |Acquire { claim, patience }| async move {
+            self.put_in(&claim, patience).await.map_err(BatchError::unknown)
+        };
+        let release = |claim| async move {
+            self.take_out(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
+        };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

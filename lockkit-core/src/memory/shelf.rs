@@ -5,13 +5,19 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
+use super::MemoryDriver;
 use super::bells::Calls;
-use super::show::least_name;
+use super::store::least_name;
 use crate::clock::Moment;
-use crate::driver::{Entry, Found, RegisterKey, Version, Write, WriteId, WriteResult};
+use crate::driver::{
+    Attempted, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
+};
 use crate::state::{Listed, RegisterRequest, RegisterState};
 use crate::waiting::watchers::Watchers;
-use crate::{Namespace, Token};
+use crate::{Error, Namespace, Token};
 
 /// A register without value and token is remembered for this long after its last write, so that a
 /// deletion whose answer got lost can be asked for again.
@@ -177,4 +183,45 @@ impl Shelf {
 
 fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
     absent.token.is_none().then(|| since.after(ABSENCE_STAYS))
+}
+
+#[async_trait]
+impl Registers for MemoryDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.shared.shelf.apply(|shelf, now, _| shelf.load(at, now))
+    }
+
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        write: &Write,
+    ) -> Result<Attempted<WriteResult>, Error> {
+        if write.value.as_ref().is_some_and(|value| value.len() > MAX_REGISTER_BYTES) {
+            let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
+            return Err(Error::config(message));
+        }
+        self.shared.shelf.apply(|shelf, now, calls| shelf.write(at, write, now, calls).into())
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let watching = self.shared.shelf.watchers.watch(at.clone());
+        loop {
+            let (seen, end) = self.shared.shelf.apply(|shelf, now, _| {
+                let (differs, end) = shelf.look(at, after, now);
+                (differs.then(|| shelf.load(at, now)), end)
+            })?;
+            if let Some(entry) = seen {
+                return Ok(entry);
+            }
+            self.shared.shelf.wait(&watching.bell, end).await;
+        }
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.shared.shelf.apply(|shelf, now, _| shelf.list(request, now))
+    }
 }

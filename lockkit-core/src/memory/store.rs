@@ -1,7 +1,7 @@
 //! All lists of a memory driver and what is remembered beside them. One verb at a time: the
 //! driver locks the store around each call here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::bells::{Bells, Calls};
-use super::fading::Fading;
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
@@ -17,8 +16,9 @@ use crate::driver::{
     Acquisition, BreakMode, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
 };
 use crate::line::{Answer, Line, Tokens, Verb, What};
+use crate::state::{Cursor, ListRequest, LockState, Page};
 use crate::waiting::watchers::Watchers;
-use crate::{BreakRecord, Claim, Error, Key, LossReason, Namespace, Space, Token};
+use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
 pub(super) const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);
@@ -337,5 +337,140 @@ impl Lines {
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.by_key.len() + self.broken.len() + self.last_breaks.len() + self.watchers.len()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Fading<K, V> {
+    items: BTreeMap<K, (V, Moment)>,
+    ends: BTreeSet<(Moment, K)>,
+}
+
+impl<K: Ord + Clone, V> Fading<K, V> {
+    pub(super) fn new() -> Self {
+        Self { items: BTreeMap::new(), ends: BTreeSet::new() }
+    }
+
+    /// Guarantee `value` until then, in place of what was there.
+    pub(super) fn keep(&mut self, key: K, value: V, until: Moment) {
+        if let Some((_, old)) = self.items.insert(key.clone(), (value, until)) {
+            self.ends.remove(&(old, key.clone()));
+        }
+        self.ends.insert((until, key));
+    }
+
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
+        self.items.get(key).map(|(value, _)| value)
+    }
+
+    /// The value, and until when it would have been kept.
+    pub(super) fn take(&mut self, key: &K) -> Option<(V, Moment)> {
+        let (value, until) = self.items.remove(key)?;
+        self.ends.remove(&(until, key.clone()));
+        Some((value, until))
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.items.len().max(self.ends.len())
+    }
+
+    /// Drops what has been kept long enough.
+    pub(super) fn forget(&mut self, now: Moment) {
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+            if let Some((_, key)) = self.ends.pop_first() {
+                self.items.remove(&key);
+            }
+        }
+    }
+}
+
+impl Lines {
+    /// A list as it is, and when the next of its leases ends. Changes nothing.
+    pub(super) fn view(&self, key: &Key, now: Moment) -> (LockState, Option<Moment>) {
+        let (claims, next_end, last) = match self.by_key.get(key) {
+            Some(list) => {
+                let note = |claim: &Claim| claim.note.as_deref().map(str::to_owned);
+                let who = |claim: &Arc<Claim>| ((*claim.identity).clone(), note(claim));
+                let claims = list.line.standings(now, who);
+                let live = list.line.entries().filter(|entry| entry.is_live(now));
+                (claims, live.map(|entry| entry.expires).min(), list.last_break.as_ref())
+            }
+            None => (Vec::new(), None, self.last_breaks.get(key)),
+        };
+        let last = last
+            .filter(|(_, at)| next_end.is_some() || now < at.after(LAST_BREAK_STAYS))
+            .map(|(record, _)| (**record).clone());
+        (LockState::new(key.clone(), claims, last), next_end)
+    }
+
+    /// A page in the order of space and name.
+    pub(super) fn list(&self, request: &ListRequest, now: Moment) -> Result<Page, Error> {
+        let limit = request.limit.max(1);
+        let after = request.after.as_ref().map(Cursor::place).transpose()?;
+        let mut states: Vec<LockState> = Vec::new();
+        for space in [Space::Lock, Space::Semaphore] {
+            if request.space.is_some_and(|only| only != space)
+                || after.as_ref().is_some_and(|(s, _)| *s > space)
+            {
+                continue;
+            }
+            let key = |name| Key::new(request.namespace.clone(), space, name);
+            let from = match &after {
+                Some((s, name)) if *s == space => Bound::Excluded(key(name.clone())),
+                _ => match least_name(&request.prefix) {
+                    Some(name) => Bound::Included(key(name)),
+                    None => continue,
+                },
+            };
+            let matching = self.by_key.range((from, Bound::Unbounded)).take_while(|(key, _)| {
+                key.namespace == request.namespace
+                    && key.space == space
+                    && key.name.as_str().starts_with(&request.prefix)
+            });
+            for (key, _) in matching.filter(|(_, list)| list.line.entries().any(|e| e.is_live(now)))
+            {
+                if states.len() == limit {
+                    let next = states.last().map(|last| Cursor::behind(&last.key));
+                    return Ok(Page { states, next });
+                }
+                states.push(self.view(key, now).0);
+            }
+        }
+        Ok(Page { states, next: None })
+    }
+
+    /// The namespaces in which a list is in use.
+    pub(super) fn namespaces(&self, now: Moment) -> BTreeSet<Namespace> {
+        let live = |list: &List| list.line.entries().any(|e| e.is_live(now));
+        let in_use = self.by_key.iter().filter(|(_, list)| live(list));
+        in_use.map(|(key, _)| key.namespace.clone()).collect()
+    }
+}
+
+/// The least name that can begin with this; `None` when no name can.
+pub(super) fn least_name(prefix: &str) -> Option<Name> {
+    // No name has control characters, so none is less than a space.
+    let least = if prefix.is_empty() { " " } else { prefix };
+    Name::new(least).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_again_is_kept_until_the_later_end() {
+        let at = Moment::from_nanos;
+        let mut fading = Fading::new();
+        fading.keep("a", 1, at(10));
+        fading.keep("b", 2, at(20));
+        fading.keep("a", 3, at(30));
+        fading.forget(at(10));
+        assert_eq!(fading.get(&"a"), Some(&3));
+        fading.forget(at(20));
+        assert_eq!(fading.get(&"b"), None);
+        assert_eq!(fading.take(&"a"), Some((3, at(30))));
+        assert!(fading.items.is_empty() && fading.ends.is_empty());
     }
 }

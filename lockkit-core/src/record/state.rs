@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{NEVER, Phase, Record, reason_of_the_end};
 use crate::clock::sleep_until;
-use crate::shared::once_there;
+use crate::concurrency::once_there;
 use crate::{Error, LossReason, Token};
 
 impl Record {

@@ -7,7 +7,6 @@
 //! once the number has reached its own token *and* its claim is still live: a claim that lives had
 //! been in the line whenever somebody looked, so it was one of the `n`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ use crate::{Error, Guard, LossReason, Mode, Space, Token};
 /// first.and(second)
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Barrier {
     handle: Handle,
     register: Register,
@@ -176,15 +175,5 @@ impl Barrier {
             Error::permanent(backend, "this barrier was not used by this version of lockkit")
         });
         token.map(Some)
-    }
-}
-
-impl fmt::Debug for Barrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, count) = (self.handle.given_name(), self.count);
-        f.debug_struct("Barrier")
-            .field("name", &name)
-            .field("count", &count)
-            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! Leader election: the holder of a lock is the leader, those in line are the candidates, and the
 //! leader's value is the note of its claim. So it needs no register, and works on a quorum too.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +41,7 @@ use crate::{ClientIdentity, Error, FromLock, Guard, HeldLock, Mode, Space, Token
 /// assert!(shard.leader().await?.is_none()); // it resigned when its work was done
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Election {
     handle: Handle,
 }
@@ -269,15 +268,5 @@ impl Deref for Leadership {
 
     fn deref(&self) -> &HeldLock {
         &self.guard
-    }
-}
-
-impl fmt::Debug for Election {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, value) = (self.handle.name().ok(), &self.handle.options.note);
-        f.debug_struct("Election")
-            .field("name", &name)
-            .field("value", value)
-            .finish_non_exhaustive()
     }
 }

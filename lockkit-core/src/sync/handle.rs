@@ -1,6 +1,7 @@
 //! What mutexes, read-write locks and semaphores have in common: a name, options, and the way to a
 //! guard. The options' methods stand here once and are given to each by a macro.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::acquire::{Options, Request, Wait, acquire};
@@ -8,7 +9,7 @@ use crate::guard::Guard;
 use crate::name::check_note;
 use crate::observe::Labels;
 use crate::shared::Core;
-use crate::sync::entrance::{Owner, enter};
+use crate::sync::reentrant::{Owner, enter};
 use crate::{Error, Key, Mode, Name, Space};
 
 #[derive(Clone)]
@@ -73,6 +74,13 @@ impl Handle {
         options.note.as_deref().map_or(Ok(()), check_note)?;
         let labels = Labels { backend: self.core.backend(), kind, class: options.class };
         Ok(Request { key: self.key(mode.space())?, mode, options, labels })
+    }
+}
+
+/// Its name, and the manager that it is of.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {:?}", self.given_name(), self.core)
     }
 }
 

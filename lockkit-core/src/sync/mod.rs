@@ -2,7 +2,6 @@
 
 mod barrier;
 mod election;
-mod entrance;
 mod handle;
 mod latch;
 mod multi;
@@ -15,12 +14,12 @@ mod semaphore;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leader, Leadership};
-pub(crate) use entrance::{Entrances, Owner};
 pub use latch::Latch;
 pub use multi::{MultiGuard, MultiLease, MultiLock};
 pub use mutex::Mutex;
 pub use once::{Decision, Once};
 pub use reentrant::Reentrant;
+pub(crate) use reentrant::{Entrances, Owner};
 pub use register::Register;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

@@ -1,21 +1,17 @@
 //! Several locks as one: all or none, taken in one order that everybody keeps. It sends nothing of
 //! its own; each lock is had, renewed and lost as any mutex is.
 
-mod guard;
-
-use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all};
-
-pub use guard::{MultiGuard, MultiLease};
+use futures_util::future::{BoxFuture, join_all, select_all};
 
 use super::Mutex;
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::{Error, FromLock, Guard, Mode};
+use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 
 /// Several mutexes, held together.
 ///
@@ -56,7 +52,7 @@ use crate::{Error, FromLock, Guard, Mode};
 /// both.release().await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct MultiLock {
     /// In the order in which they are taken.
     mutexes: Vec<Mutex>,
@@ -162,12 +158,17 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(MultiLease) -> Result<T, E>,
+        F: FnOnce(MultiLease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.lock().await?.run(work).await
+        let this = self.clone();
+        async move { this.lock().await?.run(work).await }
     }
 
     /// Takes all; `None` when one was busy, or when one that was held got lost.
@@ -184,14 +185,14 @@ impl MultiLock {
                 mutex.handle().acquire(Mode::Exclusive, "multi", wait).boxed();
             let taken = tokio::select! {
                 biased;
-                _ = guard::any_lost(held.iter().map(|guard| &**guard)) => None,
+                _ = any_lost(held.iter().map(|guard| &**guard)) => None,
                 taken = taking => taken?,
             };
             match taken {
                 Some(guard) => held.push(guard),
                 None => {
                     // Whatever the answers: what is not released by now, is in the background.
-                    let _ = guard::release_all(held).await;
+                    let _ = release_all(held).await;
                     return Ok(None);
                 }
             }
@@ -204,7 +205,7 @@ impl MultiLock {
     /// waits may only hold what comes before.
     async fn take_free(&self) -> Result<Vec<Guard>, Error> {
         for mutex in &self.mutexes {
-            mutex.handle().core.registry.collector.gather();
+            mutex.handle().core.registry.batcher.expect_several();
         }
         let tries = self
             .mutexes
@@ -223,7 +224,7 @@ impl MultiLock {
             }
         }
         // Whatever the answers: what is not released by now, is in the background.
-        let _ = guard::release_all(behind).await;
+        let _ = release_all(behind).await;
         Ok(held)
     }
 }
@@ -252,9 +253,154 @@ fn check_ids(mutexes: &[Mutex]) -> Result<(), Error> {
     Ok(())
 }
 
-impl fmt::Debug for MultiLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.mutexes.iter().map(|mutex| mutex.handle().given_name());
-        f.debug_tuple("MultiLock").field(&names.collect::<Vec<_>>()).finish()
+/// Several locks that are held. It derefs to its [`MultiLease`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let both = locks.multi(["account/7", "account/3"]).lock().await?;
+/// assert_eq!(both.tokens()?.len(), 2);
+/// assert!(locks.mutex("account/3").try_lock().await?.is_none());
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+    lease: MultiLease,
+}
+
+/// What several locks give to the work that they protect.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let both = locks.multi(["account/7", "account/3"]).lock().await?;
+/// let lease = both.lease(); // for a task that works under both
+/// assert!(lease.is_valid());
+/// assert_eq!(lease.tokens()?.len(), 2);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiLease {
+    /// As the caller named them.
+    leases: Vec<HeldLock>,
+}
+
+impl MultiGuard {
+    /// Of guards in the order in which they were taken, for a caller who named them in this one.
+    fn new(guards: Vec<Guard>, places: &[usize]) -> Self {
+        let leases = places.iter().map(|place| guards[*place].lease()).collect();
+        Self { guards, lease: MultiLease { leases } }
     }
+
+    /// The lease, for tasks that work under these locks.
+    pub fn lease(&self) -> MultiLease {
+        self.lease.clone()
+    }
+
+    /// Gives all back, and returns once the backends know.
+    ///
+    /// [`Error::Lost`] when one of them was not held until now. After any other error, what was not
+    /// released is released in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the releases to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        release_all(self.guards).await
+    }
+
+    /// Runs work under these locks and releases them, as [`Guard::run`] does: for locks that were had
+    /// with [`try_lock_for`](super::MultiLock::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the locks in the background.
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
+    where
+        E: FromLock,
+        F: FnOnce(MultiLease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let result = tokio::select! {
+            biased;
+            (_, reason) = self.lease.lost() => Err(Error::Lost { reason }.into()),
+            result = work(self.lease()) => result,
+        };
+        match self.release().await {
+            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            _ => result,
+        }
+    }
+}
+
+impl Deref for MultiGuard {
+    type Target = MultiLease;
+
+    fn deref(&self) -> &MultiLease {
+        &self.lease
+    }
+}
+
+impl MultiLease {
+    /// The fencing tokens, one for each lock, in the order in which the caller named them.
+    ///
+    /// [`Error::Lost`] as soon as one of the locks can no longer be trusted. No I/O.
+    pub fn tokens(&self) -> Result<Vec<Token>, Error> {
+        self.leases.iter().map(HeldLock::token).collect()
+    }
+
+    /// The leases of the locks, in the order in which the caller named them: for fences.
+    pub fn leases(&self) -> &[HeldLock] {
+        &self.leases
+    }
+
+    /// Whether all are held as far as this process can know. No I/O.
+    pub fn is_valid(&self) -> bool {
+        self.leases.iter().all(HeldLock::is_valid)
+    }
+
+    /// How long until one of them must not be trusted any more, unless renewed before.
+    pub fn remaining(&self) -> Duration {
+        self.leases.iter().map(HeldLock::remaining).min().unwrap_or_default()
+    }
+
+    /// Returns when one was lost, with its name and the reason; at once when that has happened
+    /// before. Never returns after an orderly release.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing; a later call tells the same.
+    pub async fn lost(&self) -> (Name, LossReason) {
+        any_lost(self.leases.iter()).await
+    }
+}
+
+/// Returns when one of these was lost; never when there are none.
+async fn any_lost(leases: impl Iterator<Item = &HeldLock>) -> (Name, LossReason) {
+    let losses = leases.map(|lease| {
+        Box::pin(async move {
+            let reason = lease.lost().await;
+            (lease.name().clone(), reason)
+        })
+    });
+    let losses: Vec<_> = losses.collect();
+    match losses.is_empty() {
+        true => std::future::pending().await,
+        false => select_all(losses).await.0,
+    }
+}
+
+/// Releases all at once. A loss is told before any other error.
+async fn release_all(guards: Vec<Guard>) -> Result<(), Error> {
+    let mut result = Ok(());
+    guards.iter().for_each(Guard::expect_several);
+    for released in join_all(guards.into_iter().map(Guard::release)).await {
+        match (&result, &released) {
+            (Ok(()), Err(_)) | (Err(Error::Backend { .. }), Err(Error::Lost { .. })) => {
+                result = released;
+            }
+            _ => {}
+        }
+    }
+    result
 }

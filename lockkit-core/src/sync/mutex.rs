@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::sync::entrance::Owner;
+use crate::sync::reentrant::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
@@ -30,7 +30,7 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode};
 /// }).await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Mutex {
     handle: Handle,
 }
@@ -92,12 +92,17 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.lock().await?.run(work).await
+        let this = self.clone();
+        async move { this.lock().await?.run(work).await }
     }
 
     /// As [`run`](Self::run) if the lock is free and nobody waits for it; otherwise `None`, at once,
@@ -105,12 +110,17 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    pub fn try_run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.try_run_for(Duration::ZERO, work).await
+        let this = self.clone();
+        async move { this.try_run_for(Duration::ZERO, work).await }
     }
 
     /// As [`run`](Self::run), but waits for the lock no longer than this; then `None`, and the work is
@@ -131,14 +141,22 @@ impl Mutex {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    pub fn try_run_for<T, E, F, Fut>(
+        &self,
+        limit: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        match self.try_lock_for(limit).await? {
-            Some(guard) => guard.run(work).await.map(Some),
-            None => Ok(None),
+        let this = self.clone();
+        async move {
+            match this.try_lock_for(limit).await? {
+                Some(guard) => guard.run(work).await.map(Some),
+                None => Ok(None),
+            }
         }
     }
 }

@@ -1,19 +1,21 @@
-//! Once among many: of all who are to do a job, one does it, and what was decided is kept for a
-//! time. What its register holds stands in `once/decision.rs`.
+//! Once among many: of all clients that are to do a job, one does it, and its result is kept for a time.
+//! Its register stores one byte for the encoding, two for the length of a JSON head, the head, the
+//! value.
 
-mod decision;
-
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use decision::Decision;
+use serde::{Deserialize, Serialize};
 
 use super::handle::Handle;
 use super::{Mutex, Register};
 use crate::acquire::Wait;
-use crate::shared::{Core, unix_ms};
-use crate::{Error, FromLock, Guard, HeldLock, Mode, Precondition};
+use crate::clock::unix_ms;
+use crate::driver::Entry;
+use crate::shared::Core;
+use crate::{
+    ClientIdentity, Error, FromLock, Guard, HeldLock, MAX_REGISTER_BYTES, Mode, Precondition, Token,
+};
 
 /// A job that many start and one does: a report that every host's timer begins at the same minute.
 ///
@@ -42,7 +44,7 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode, Precondition};
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Once {
     handle: Handle,
     register: Register,
@@ -85,26 +87,36 @@ impl Once {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background; the next may begin.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<Decision, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Decision, E>> + use<T, E, F, Fut>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        Ok(self.handle.core.waited(self.attempt(work, Wait::Forever).await?)?)
+        let this = self.clone();
+        async move { Ok(this.handle.core.waited(this.attempt(work, Wait::Forever).await?)?) }
     }
 
     /// As [`run`](Self::run), but `None` at once when another runs it now.
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<Decision>, E>
+    pub fn try_run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<Decision>, E>> + use<T, E, F, Fut>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.attempt(work, Wait::No).await
+        let this = self.clone();
+        async move { this.attempt(work, Wait::No).await }
     }
 
     /// What was decided, if anything was. One round trip.
@@ -162,11 +174,12 @@ impl Once {
         self.register.delete().await
     }
 
-    async fn attempt<T, E, F>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
+    async fn attempt<T, E, F, Fut>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         if let Some(decision) = self.decision().await? {
             return Ok(Some(decision));
@@ -181,11 +194,12 @@ impl Once {
         decided.map(Some)
     }
 
-    async fn under<T, E, F>(&self, guard: &Guard, work: F) -> Result<Decision, E>
+    async fn under<T, E, F, Fut>(&self, guard: &Guard, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         // Whoever held the lock before may have decided.
         if let Some(decision) = self.decision().await? {
@@ -200,9 +214,92 @@ impl Once {
     }
 }
 
-impl fmt::Debug for Once {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.handle.name().ok();
-        f.debug_struct("Once").field("key", &name).field("keep", &self.keep).finish_non_exhaustive()
+/// What was decided for a key.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let report = locks.once("2026-11-21/report");
+/// let first = report.run(async |_lock| Ok::<_, lockkit_core::Error>("42 pages")).await?;
+/// let again = report.run(async |_lock| Ok::<_, lockkit_core::Error>("done twice")).await?;
+/// assert_eq!(again.value, b"42 pages");
+/// assert_eq!(again.token, first.token);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// What the work returned: at most 60,000 bytes.
+    pub value: Vec<u8>,
+    /// Who did it.
+    pub by: ClientIdentity,
+    /// When, in milliseconds since 1970 by the clock of who did it: for people, not for decisions.
+    pub at_unix_ms: u64,
+    /// Under which token.
+    pub token: Token,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    by: ClientIdentity,
+    at: u64,
+    token: u64,
+}
+
+const ENCODING: u8 = 1;
+const MAX_VALUE_BYTES: usize = 60_000;
+
+impl Decision {
+    /// Refuses what does not fit, before any I/O.
+    fn check(&self) -> Result<(), Error> {
+        if self.value.len() > MAX_VALUE_BYTES || self.to_bytes().len() > MAX_REGISTER_BYTES {
+            let bytes = self.value.len();
+            let message = format!("a decision has {MAX_VALUE_BYTES} bytes at most, not {bytes}");
+            return Err(Error::Config(message));
+        }
+        Ok(())
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let head = Head { by: self.by.clone(), at: self.at_unix_ms, token: self.token.get() };
+        let head = serde_json::to_vec(&head).unwrap_or_default();
+        let mut bytes = vec![ENCODING];
+        bytes.extend((head.len() as u16).to_be_bytes());
+        bytes.extend(head);
+        bytes.extend(&self.value);
+        bytes
+    }
+
+    /// `None` when this version cannot read it.
+    fn from_entry(entry: &Entry) -> Option<Self> {
+        let rest = entry.value.strip_prefix(&[ENCODING])?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (head, value) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+        let Head { by, at, token } = serde_json::from_slice(head).ok()?;
+        Some(Self { value: value.to_vec(), by, at_unix_ms: at, token: Token::new(token)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Version;
+
+    #[test]
+    fn a_decision_survives_its_bytes_and_what_is_none_is_not_read_as_one() {
+        let decision = Decision {
+            value: b"\0\xff".to_vec(),
+            by: ClientIdentity::of_this_process(),
+            at_unix_ms: 7,
+            token: Token::new(9).unwrap(),
+        };
+        let entry = |value: Vec<u8>| Entry { value, version: Version(1), token: None };
+        let good = decision.to_bytes();
+        assert_eq!(Decision::from_entry(&entry(good.clone())), Some(decision));
+        let mut newer = good.clone();
+        newer[0] = 2;
+        for bad in [vec![], vec![1], good[..9].to_vec(), newer] {
+            assert_eq!(Decision::from_entry(&entry(bad)), None);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The register: a named value beside the locks, which a stale holder cannot overwrite. What a call
 //! costs, and when it is repeated, stands here; what a register is, in `driver.rs`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +64,7 @@ use crate::{Error, HeldLock, Mode, Token};
 /// assert!(cursor.store_with(&stale, "event 42").await.is_err());
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Register {
     core: Arc<Core>,
     name: Arc<str>,
@@ -331,11 +330,5 @@ impl From<Version> for Precondition {
 impl From<&Option<Entry>> for Precondition {
     fn from(loaded: &Option<Entry>) -> Self {
         loaded.as_ref().map_or(Self::Absent, |entry| Self::Version(entry.version))
-    }
-}
-
-impl fmt::Debug for Register {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Register").field("name", &self.name).finish_non_exhaustive()
     }
 }

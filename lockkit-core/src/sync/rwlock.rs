@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::sync::entrance::Owner;
+use crate::sync::reentrant::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
@@ -28,7 +28,7 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 /// reader.release().await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RwLock {
     handle: Handle,
 }
@@ -99,12 +99,17 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run_read<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.read().await?.run(work).await
+        let this = self.clone();
+        async move { this.read().await?.run(work).await }
     }
 
     /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does. With a bound on the wait:
@@ -112,11 +117,16 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run_write<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.write().await?.run(work).await
+        let this = self.clone();
+        async move { this.write().await?.run(work).await }
     }
 }

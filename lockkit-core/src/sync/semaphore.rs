@@ -1,18 +1,16 @@
 //! The semaphore: so many permits, each of which comes back by itself when its holder dies.
 
-mod resizing;
-
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use resizing::Heard;
+use tokio::time::Instant;
 
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
 use crate::shared::Core;
-use crate::{Error, FromLock, Guard, HeldLock, Space};
+use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
@@ -33,7 +31,7 @@ use crate::{Error, FromLock, Guard, HeldLock, Space};
 /// two.release().await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Semaphore {
     handle: Handle,
     limit: u32,
@@ -101,7 +99,7 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping it leaves open whether the limit was changed.
     pub async fn resize(&self, limit: u32) -> Result<(), Error> {
-        self.ask(SetLimit::To(limit), resizing::PATIENCE).await.map(drop)
+        self.ask(SetLimit::To(limit), PATIENCE).await.map(drop)
     }
 
     /// The limit. On a [`resizable`](Self::resizable) handle the one that is in force: one round
@@ -112,7 +110,7 @@ impl Semaphore {
     /// Dropping it does no harm.
     pub async fn limit(&self) -> Result<u32, Error> {
         match &self.heard {
-            Some(_) => self.ask(SetLimit::IfUnset(self.limit), resizing::PATIENCE).await,
+            Some(_) => self.ask(SetLimit::IfUnset(self.limit), PATIENCE).await,
             None => Ok(self.limit),
         }
     }
@@ -190,12 +188,17 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the permit in the background.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.acquire().await?.run(work).await
+        let this = self.clone();
+        async move { this.acquire().await?.run(work).await }
     }
 
     /// Runs work with one permit if there is one and nobody waits; otherwise `None`, at once, and the
@@ -203,12 +206,17 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    pub fn try_run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.try_run_for(Duration::ZERO, work).await
+        let this = self.clone();
+        async move { this.try_run_for(Duration::ZERO, work).await }
     }
 
     /// Runs work with one permit, but waits for that no longer than this; then `None`, and the work is
@@ -216,24 +224,113 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    pub fn try_run_for<T, E, F, Fut>(
+        &self,
+        limit: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        match self.try_acquire_for(limit).await? {
-            Some(guard) => guard.run(work).await.map(Some),
-            None => Ok(None),
+        let this = self.clone();
+        async move {
+            match this.try_acquire_for(limit).await? {
+                Some(guard) => guard.run(work).await.map(Some),
+                None => Ok(None),
+            }
         }
     }
 }
 
-impl fmt::Debug for Semaphore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semaphore")
-            .field("name", &self.handle.given_name())
-            .field("limit", &self.limit)
-            .field("resizable", &self.heard.is_some())
-            .finish_non_exhaustive()
+/// How long a resize is repeated while the backend does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often in a row a limit may turn out to be old before that is taken for a fault.
+const CHANGES: u32 = 100;
+
+/// What was last heard of a limit, for a handle and its clones.
+#[derive(Clone, Debug)]
+struct Heard(Arc<AtomicU64>);
+
+impl Heard {
+    const NOTHING: u64 = u64::MAX;
+
+    fn get(&self) -> Option<u32> {
+        u32::try_from(self.0.load(Ordering::Relaxed)).ok()
+    }
+
+    fn set(&self, limit: u32) {
+        self.0.store(limit.into(), Ordering::Relaxed);
+    }
+}
+
+impl Default for Heard {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(Self::NOTHING)))
+    }
+}
+
+impl Semaphore {
+    /// Takes permits under the limit that was heard of; again under another one when that is old.
+    async fn take(&self, permits: u32, wait: Wait) -> Result<Option<Guard>, Error> {
+        let Some(heard) = &self.heard else {
+            let mode = Mode::Permits { permits, limit: self.limit };
+            return self.handle.acquire(mode, "semaphore", wait).await;
+        };
+        self.check()?;
+        let until = match wait {
+            Wait::For(time) => Instant::now().checked_add(time),
+            Wait::No | Wait::Forever => None,
+        };
+        for _ in 0..CHANGES {
+            let (left, patience) = match (wait, until) {
+                (Wait::For(_), Some(until)) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    (Wait::For(left), left.min(PATIENCE))
+                }
+                (Wait::No, _) => (wait, Duration::ZERO),
+                _ => (wait, PATIENCE),
+            };
+            let limit = match heard.get() {
+                Some(limit) => limit,
+                None => match self.ask(SetLimit::IfUnset(self.limit), patience).await {
+                    // The time is over, as it would be in line.
+                    Err(error) if until.is_some() && error.is_retryable() => return Ok(None),
+                    answer => answer?,
+                },
+            };
+            let mode = Mode::Permits { permits, limit };
+            match self.handle.acquire(mode, "semaphore", left).await {
+                Err(Error::LimitMismatch { in_use, .. }) => heard.set(in_use),
+                answer => return answer,
+            }
+        }
+        let backend = self.handle.core.backend();
+        Err(Error::retryable(backend, "the limit changed each time that it was asked for"))
+    }
+
+    /// Asks the backend for the limit, until there is an answer or no patience left.
+    async fn ask(&self, to: SetLimit, patience: Duration) -> Result<u32, Error> {
+        self.check()?;
+        let key = self.handle.key(Space::Semaphore)?;
+        let core = &self.handle.core;
+        let limit =
+            core.repeat_within("resize", patience, || core.driver().resize(&key, to)).await?;
+        if let Some(heard) = &self.heard {
+            heard.set(limit);
+        }
+        Ok(limit)
+    }
+
+    /// Refuses what cannot work, before any I/O.
+    fn check(&self) -> Result<(), Error> {
+        let core = &self.handle.core;
+        core.check_open()?;
+        match core.driver().capabilities().resize {
+            true => Ok(()),
+            false => Err(core.driver().unsupported("resizing a semaphore")),
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{Waiter, Waiters};
 use crate::clock::{Clock, Moment, SteadyClock, sleep_until};
+use crate::concurrency::locked;
 use crate::driver::{Grant, LeaseStart, Renewal, backoff};
-use crate::shared::locked;
 use crate::{Claim, Error};
 
 /// The first in line is asked about so often, where nobody tells it.

@@ -3,10 +3,13 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::shared::locked;
+use crate::Error;
+use crate::concurrency::locked;
+use crate::driver::{Entry, Version};
 
 /// Bells of those who watch, by what they watch.
 #[derive(Debug)]
@@ -60,6 +63,63 @@ impl<K: Ord> Drop for Watch<'_, K> {
             if bells.is_empty() {
                 watchers.remove(&self.key);
             }
+        }
+    }
+}
+
+/// The registers that somebody waits for through one driver, by what messages call them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use lockkit_core::driver::{Entry, Version};
+/// use lockkit_core::waiting::RegisterBells;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let bells = RegisterBells::default();
+/// let entry = Entry { value: b"event 42".to_vec(), version: Version(2), token: None };
+/// // Stands for a request that loads the register; it is repeated at each ring, and every second.
+/// let load = || {
+///     let entry = entry.clone();
+///     async move { Ok((Some(entry), Duration::from_secs(1))) }
+/// };
+/// let changed = bells.changed("cursor", Some(Version(1)), load).await?;
+/// assert_eq!(changed, Some(entry.clone()));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Default)]
+pub struct RegisterBells(Watchers<String>);
+
+impl RegisterBells {
+    /// Rings for a register that was written; `None`: any of them may have been.
+    pub fn ring(&self, register: Option<&str>) {
+        let bells = register.map_or_else(|| self.0.all(), |register| self.0.of(register));
+        bells.iter().for_each(|bell| bell.notify_one());
+    }
+
+    /// Answers [`Registers::changed`](crate::driver::Registers::changed): loads the register until its
+    /// version is not `after`, whenever the bell rings and after the pause that `load` says beside the
+    /// entry.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn changed<F>(
+        &self,
+        register: &str,
+        after: Option<Version>,
+        mut load: impl FnMut() -> F,
+    ) -> Result<Option<Entry>, Error>
+    where
+        F: Future<Output = Result<(Option<Entry>, Duration), Error>>,
+    {
+        // Listening begins before loading, so that nothing falls in between.
+        let watch = self.0.watch(register.to_owned());
+        loop {
+            let (entry, pause) = load().await?;
+            if entry.as_ref().map(|entry| entry.version) != after {
+                return Ok(entry);
+            }
+            let _ = tokio::time::timeout(pause, watch.bell.notified()).await;
         }
     }
 }

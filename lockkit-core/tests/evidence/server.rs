@@ -109,8 +109,8 @@ impl LockDriver for Server {
         self.store.clock()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.store.carry(steps).await
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.store.submit(batch).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

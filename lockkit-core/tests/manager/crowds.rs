@@ -1,23 +1,23 @@
-//! Many steps of one key: what they cost the other keys of the same process.
+//! Many operations of one key: what they cost the other keys of the same process.
 
 use lockkit_core::LockManager;
-use lockkit_core::driver::{Flights, Step};
+use lockkit_core::driver::Flights;
 use tokio::task::JoinSet;
 
-use crate::moody::{Mood, Moody};
+use crate::moody::{Mood, Moody, Sent};
 use crate::{MS, manager_of, settle};
 
-/// One batch at a time, of 64 steps.
+/// One batch at a time, of 64 operations.
 fn one_batch_at_a_time(same_key: bool) -> (Moody, LockManager) {
     let mut flights = Flights::of(64, 1);
     flights.same_key = same_key;
-    let driver = Moody::carrying(flights);
+    let driver = Moody::batching(flights);
     let locks = manager_of(&driver);
     (driver, locks)
 }
 
-fn names(batch: &[Step]) -> Vec<String> {
-    batch.iter().map(|step| step.claim().key.name.as_str().to_owned()).collect()
+fn names(batch: &[Sent]) -> Vec<String> {
+    batch.iter().map(|it| it.name().to_owned()).collect()
 }
 
 /// Waits for this lock in a task of its own, which holds it once it has it.
@@ -29,19 +29,19 @@ fn wait_for(tasks: &mut JoinSet<()>, locks: &LockManager, name: String) {
     });
 }
 
-/// A batch is under way, so that what comes next has to wait for it.
+/// A batch is in flight, so that what comes next has to wait for it.
 async fn occupied(driver: &Moody, locks: &LockManager, tasks: &mut JoinSet<()>) {
-    let before = driver.flights().len();
-    driver.next("flight", Mood::Late(MS));
+    let before = driver.batches().len();
+    driver.next("batch", Mood::Late(MS));
     for name in ["first", "second"] {
         wait_for(tasks, locks, name.to_owned());
     }
     settle().await;
-    assert_eq!(driver.flights().len(), before + 1);
+    assert_eq!(driver.batches().len(), before + 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_departs_in_the_next_batch_however_many_wait_for_another_key() {
+async fn an_acquire_leaves_in_the_next_batch_however_many_wait_for_another_key() {
     for same_key in [false, true] {
         let (driver, locks) = one_batch_at_a_time(same_key);
         let mut tasks = JoinSet::new();
@@ -51,9 +51,9 @@ async fn an_acquire_departs_in_the_next_batch_however_many_wait_for_another_key(
         }
         wait_for(&mut tasks, &locks, "other".to_owned());
         settle().await;
-        assert_eq!(driver.flights().len(), 1, "the first batch is still under way");
+        assert_eq!(driver.batches().len(), 1, "the first batch is still in flight");
         tokio::time::sleep(2 * MS).await;
-        let next = names(&driver.flights()[1]);
+        let next = names(&driver.batches()[1]);
         assert!(next.contains(&"other".to_owned()), "same_key: {same_key}, {next:?}");
         assert_eq!(next[0], "crowd", "it came first");
         let crowd = next.iter().filter(|name| *name == "crowd").count();
@@ -76,10 +76,10 @@ async fn keys_take_turns_so_that_no_number_of_crowds_holds_up_another_key() {
         wait_for(&mut tasks, &locks, "other".to_owned());
         settle().await;
         tokio::time::sleep(2 * MS).await;
-        let departed = driver.flights()[1..3].concat();
-        let departed = names(&departed);
-        assert_eq!(departed.len(), 128);
-        assert_eq!(departed[100], "other", "after one of each crowd: same_key: {same_key}");
+        let submitted = driver.batches()[1..3].concat();
+        let submitted = names(&submitted);
+        assert_eq!(submitted.len(), 128);
+        assert_eq!(submitted[100], "other", "after one of each crowd: same_key: {same_key}");
     }
 }
 
@@ -94,14 +94,14 @@ async fn releases_of_a_crowd_hold_up_no_release_of_another_key() {
     }
     let guards = readers.join_all().await;
     let mut tasks = JoinSet::new();
-    let before = driver.flights().len();
+    let before = driver.batches().len();
     occupied(&driver, &locks, &mut tasks).await;
     let mut releases = JoinSet::new();
     guards.into_iter().for_each(|guard| drop(releases.spawn(guard.release())));
     releases.spawn(other.release());
     settle().await;
     tokio::time::sleep(2 * MS).await;
-    let next = names(&driver.flights()[before + 1]);
+    let next = names(&driver.batches()[before + 1]);
     assert_eq!(next.len(), 64);
     assert!(next.contains(&"other".to_owned()), "{next:?}");
     releases.join_all().await.into_iter().for_each(|released| released.unwrap());

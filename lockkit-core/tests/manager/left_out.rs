@@ -1,11 +1,11 @@
-//! Steps that a driver leaves out of a batch, since they would have to wait at the backend for what
-//! another client has locked: they are sent again by themselves, and cost no other step anything.
+//! Operations that a driver leaves out of a batch, since they would have to wait at the backend for what
+//! another client has locked: they are sent again by themselves, and cost no other operation anything.
 
 use std::sync::{Arc, Mutex};
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Attempted, Flights, Gather, LockDriver, Patience, Released, Replies, Reply, Step,
+    Acquire, Batch, BatchOutcome, Batcher, Flights, LockDriver, Patience, Released,
 };
 use lockkit_core::{
     Claim, ClientIdentity, Error, Guard, Key, LockManager, Mode, Name, Namespace, Space,
@@ -13,14 +13,14 @@ use lockkit_core::{
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use crate::moody::{Mood, Moody};
+use crate::moody::{Mood, Moody, Sent};
 use crate::{MS, SECOND, claims, manager_of, settle};
 
 /// One batch at a time, of a driver that may wait for what another client has locked.
 fn waiting_driver() -> Moody {
     let mut flights = Flights::of(64, 1);
     (flights.same_key, flights.waits) = (true, true);
-    Moody::carrying(flights)
+    Moody::batching(flights)
 }
 
 fn manager() -> (Moody, LockManager) {
@@ -29,8 +29,8 @@ fn manager() -> (Moody, LockManager) {
     (driver, locks)
 }
 
-fn names(batch: &[Step]) -> Vec<String> {
-    batch.iter().map(|step| step.claim().key.name.as_str().to_owned()).collect()
+fn names(batch: &[Sent]) -> Vec<String> {
+    batch.iter().map(|it| it.name().to_owned()).collect()
 }
 
 /// Locks these at once, each in a task of its own.
@@ -44,7 +44,7 @@ fn lock_all(locks: &LockManager, names: &[&str]) -> JoinSet<Result<Guard, Error>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_is_left_out_delays_no_other() {
+async fn an_operation_that_is_left_out_delays_no_other() {
     let (driver, locks) = manager();
     driver.lock("locked");
     let begun = Instant::now();
@@ -59,8 +59,8 @@ async fn a_step_that_is_left_out_delays_no_other() {
         }
     }
     assert!(begun.elapsed().is_zero(), "no time passed");
-    assert_eq!(names(&driver.flights()[0]), ["a", "locked", "b"]);
-    assert_eq!(names(&driver.flights()[1]), ["locked"], "it is sent again by itself");
+    assert_eq!(names(&driver.batches()[0]), ["a", "locked", "b"]);
+    assert_eq!(names(&driver.batches()[1]), ["locked"], "it is sent again by itself");
     driver.unlock("locked");
     let guard = tasks.join_next().await.unwrap().unwrap().unwrap();
     assert!(guard.is_valid());
@@ -68,18 +68,18 @@ async fn a_step_that_is_left_out_delays_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_single_step_that_waits_makes_room_for_others() {
+async fn a_single_operation_that_waits_makes_room_for_others() {
     let (driver, locks) = manager();
-    // One step in place, and one in the only batch.
+    // One at a time is in flight, but what may wait at the backend soon does not count.
     driver.lock("first");
     driver.lock("second");
     let mut waiting = JoinSet::new();
     for name in ["first", "second"] {
         let mutex = locks.mutex(name);
         waiting.spawn(async move { mutex.lock().await });
-        settle().await;
     }
-    assert_eq!(driver.at_once("flight"), 2);
+    sleep(50 * MS).await;
+    assert_eq!(driver.at_once("batch"), 2);
     let begun = Instant::now();
     let _other = locks.mutex("other").lock().await.unwrap();
     assert!(begun.elapsed() <= 50 * MS, "{:?}", begun.elapsed());
@@ -89,7 +89,7 @@ async fn a_single_step_that_waits_makes_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_steps_of_a_key_keep_their_order_while_one_is_sent_by_itself() {
+async fn the_operations_of_a_key_keep_their_order_while_one_is_sent_by_itself() {
     let (driver, locks) = manager();
     driver.lock("a");
     let granted = Arc::new(Mutex::new(Vec::new()));
@@ -105,21 +105,21 @@ async fn the_steps_of_a_key_keep_their_order_while_one_is_sent_by_itself() {
             }
         });
     };
-    // The first two are left out of one batch, with another key's step.
+    // The first two are left out of one batch, with another key's operation.
     wait("a", 1);
     wait("a", 2);
     wait("other", 0);
     settle().await;
-    assert_eq!(driver.flights().len(), 2, "only the first is sent again");
+    assert_eq!(driver.batches().len(), 2, "only the first is sent again");
     // The others come later.
     wait("a", 3);
     settle().await;
     wait("a", 4);
     wait("another", 0);
     settle().await;
-    let sent: Vec<_> = driver.flights().iter().map(|batch| names(batch)).collect();
+    let sent: Vec<_> = driver.batches().iter().map(|batch| names(batch)).collect();
     assert_eq!(sent, [vec!["a", "other", "a"], vec!["a"], vec!["another"]]);
-    assert_eq!(driver.at_once("flight"), 1);
+    assert_eq!(driver.at_once("batch"), 1);
     driver.unlock("a");
     tasks.join_all().await;
     let mut granted = granted.lock().unwrap().clone();
@@ -128,32 +128,32 @@ async fn the_steps_of_a_key_keep_their_order_while_one_is_sent_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_was_left_out_and_dropped_is_never_sent_again() {
+async fn an_operation_that_was_left_out_and_dropped_is_never_sent_again() {
     let (driver, locks) = manager();
     driver.lock("a");
     let tasks = lock_all(&locks, &["a", "other"]);
     let mutex = locks.mutex("a");
     let dropped = tokio::spawn(async move { mutex.lock().await });
     settle().await;
-    let sent: Vec<_> = driver.flights().iter().map(|batch| names(batch)).collect();
+    let sent: Vec<_> = driver.batches().iter().map(|batch| names(batch)).collect();
     assert_eq!(sent, [vec!["a", "other", "a"], vec!["a"]]);
     dropped.abort();
     assert!(dropped.await.unwrap_err().is_cancelled());
     driver.unlock("a");
     assert!(tasks.join_all().await.iter().all(Result::is_ok));
     sleep(SECOND).await;
-    let sent = driver.flights()[1..].concat();
-    let acquires = sent.iter().filter(|step| matches!(step, Step::Acquire { .. }));
+    let sent = driver.batches()[1..].concat();
+    let acquires = sent.iter().filter(|it| it.is_acquire());
     assert_eq!(names(&acquires.cloned().collect::<Vec<_>>()), ["a"], "the other task's");
 }
 
 /// Otherwise the last of many would be answered when each before it has waited.
 #[tokio::test(start_paused = true)]
-async fn those_that_stood_behind_a_step_that_waited_in_vain_fail_with_it() {
+async fn those_that_were_blocked_by_an_operation_that_waited_in_vain_fail_with_it() {
     let (driver, locks) = manager();
     driver.lock("a");
-    driver.next("flight", Mood::Late(MS));
-    driver.next("flight", Mood::FailAfterWaiting(SECOND));
+    driver.next("batch", Mood::Late(MS));
+    driver.next("batch", Mood::FailAfterWaiting(SECOND));
     let mut tasks = JoinSet::new();
     for name in ["a", "other", "a", "a", "a"] {
         let mutex = locks.mutex(name);
@@ -164,7 +164,7 @@ async fn those_that_stood_behind_a_step_that_waited_in_vain_fail_with_it() {
     assert_eq!(begun.elapsed(), SECOND + MS);
     let failed = answers.iter().filter(|answer| answer.as_ref().is_err_and(Error::is_retryable));
     assert_eq!(failed.count(), 4);
-    let sent: Vec<_> = driver.flights()[..2].iter().map(|batch| names(batch)).collect();
+    let sent: Vec<_> = driver.batches()[..2].iter().map(|batch| names(batch)).collect();
     assert_eq!(sent, [vec!["a", "other", "a", "a", "a"], vec!["a"]]);
 }
 
@@ -174,51 +174,58 @@ fn claim(name: &str) -> Arc<Claim> {
     Arc::new(Claim::new(key, Mode::Exclusive, 30 * SECOND, 10 * SECOND, identity))
 }
 
-fn acquire(claim: &Arc<Claim>) -> Step {
-    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
+fn acquire(claim: &Arc<Claim>) -> Acquire {
+    Acquire { claim: claim.clone(), patience: Patience::Wait }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_does_not_overtake_the_acquire_of_its_claim_that_was_left_out() {
     let driver = waiting_driver();
-    let gather = Gather::new(Arc::new(driver.clone()));
+    let batcher = Batcher::new(Arc::new(driver.clone()));
     let latest = driver.clock().now().after(10 * SECOND);
     driver.lock("a");
     let (late, other) = (claim("a"), claim("other"));
-    let asking = carried(&gather, vec![acquire(&late), acquire(&other)], latest);
+    let acquiring = submitted(&batcher, vec![], vec![acquire(&late), acquire(&other)], latest);
     settle().await;
-    // The acquire is under way by itself.
-    assert_eq!(driver.flights().len(), 2);
-    let releasing = carried(&gather, vec![Step::Release { claim: late.clone() }], latest);
+    // The acquire is in flight by itself.
+    assert_eq!(driver.batches().len(), 2);
+    let releasing = submitted(&batcher, vec![late.clone()], vec![], latest);
     settle().await;
-    assert_eq!(driver.flights().len(), 2, "the release stands behind it");
+    assert_eq!(driver.batches().len(), 2, "the release is blocked by it");
     driver.unlock("a");
-    assert!(asking.await.unwrap().iter().all(Result::is_ok));
-    let Attempted { result: answer, .. } = releasing.await.unwrap().pop().unwrap().unwrap();
-    assert_eq!(answer, Reply::Released(Released::Removed));
+    assert!(acquiring.await.unwrap().acquired.iter().all(Result::is_ok));
+    let released = releasing.await.unwrap().released.pop().unwrap().unwrap();
+    assert_eq!(released.result, Released::Removed);
     assert_eq!(claims(&driver, "a").await, 0, "no ghost");
 }
 
-/// Carries these in a task of its own.
-fn carried(gather: &Gather, steps: Vec<Step>, latest: Moment) -> JoinHandle<Replies> {
-    let gather = gather.clone();
-    tokio::spawn(async move { gather.carry(&steps, latest).await })
+/// Submits these in a task of its own.
+fn submitted(
+    batcher: &Batcher,
+    releases: Vec<Arc<Claim>>,
+    acquires: Vec<Acquire>,
+    latest: Moment,
+) -> JoinHandle<BatchOutcome> {
+    let batcher = batcher.clone();
+    tokio::spawn(async move {
+        batcher.submit(Batch { releases: &releases, acquires: &acquires }, latest).await
+    })
 }
 
-/// A request that was sent twice may have acted, also on a step that the second answer leaves out.
+/// A request that was sent twice may have acted, also on an operation that the second answer leaves out.
 #[tokio::test(start_paused = true)]
-async fn attempts_without_an_answer_count_also_when_the_step_was_left_out() {
+async fn ambiguous_attempts_count_also_when_the_operation_was_left_out() {
     let driver = waiting_driver();
-    let gather = Gather::new(Arc::new(driver.clone()));
+    let batcher = Batcher::new(Arc::new(driver.clone()));
     let latest = driver.clock().now().after(10 * SECOND);
     driver.lock("a");
     driver.send_twice();
     let claims = [claim("a"), claim("other")];
-    let asking = carried(&gather, claims.iter().map(acquire).collect(), latest);
+    let acquiring = submitted(&batcher, vec![], claims.iter().map(acquire).collect(), latest);
     settle().await;
     driver.unlock("a");
-    let replies = asking.await.unwrap();
-    let ambiguous: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().ambiguous).collect();
+    let acquired = acquiring.await.unwrap().acquired;
+    let ambiguous: Vec<_> = acquired.into_iter().map(|it| it.unwrap().ambiguous).collect();
     assert_eq!(ambiguous, [2, 1]);
 }
 
@@ -240,8 +247,8 @@ async fn a_shutdown_refuses_what_was_left_out_and_not_sent_again() {
     }
     closing.await.unwrap();
     assert_eq!(claims(&driver, "a").await, 0);
-    let sent = driver.flights()[1..].concat();
-    let acquires = sent.iter().filter(|step| matches!(step, Step::Acquire { .. }));
+    let sent = driver.batches()[1..].concat();
+    let acquires = sent.iter().filter(|it| it.is_acquire());
     let sent = names(&acquires.cloned().collect::<Vec<_>>());
     assert_eq!(sent.iter().filter(|name| *name == "a").count(), 1, "{sent:?}");
 }

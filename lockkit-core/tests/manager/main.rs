@@ -2,10 +2,10 @@
 //! not at all. On the memory driver under a paused clock, unless a test says otherwise.
 
 mod acquire;
+mod batcher;
+mod batches;
 mod crowds;
 mod deadlines;
-mod flights;
-mod gather;
 mod late;
 mod left_out;
 #[path = "../log/mod.rs"]
@@ -20,6 +20,7 @@ mod renewer;
 mod repeats;
 mod runtimes;
 mod shutdown;
+mod submissions;
 mod tickets;
 
 use std::future::Future;

@@ -29,6 +29,8 @@ pub(crate) enum Mood {
     FailAfter,
     /// It is done so much later; the caller is told at once that there was no answer.
     StuckFor(Duration),
+    /// The driver panics.
+    Panic,
     /// Never answers, never acts.
     Silent,
     /// It is done at once, and the answer comes so much later.
@@ -53,8 +55,8 @@ pub(crate) struct Moody {
     under_way: Arc<Mutex<HashMap<&'static str, UnderWay>>>,
     twice: Arc<AtomicBool>,
     capabilities: Capabilities,
-    flights: Arc<Mutex<Vec<Vec<Step>>>>,
-    /// A flight with a step about this name fails as a whole, for good.
+    batches: Arc<Mutex<Vec<Vec<Sent>>>>,
+    /// A batch with an operation of this name fails as a whole, for good.
     poison: Option<&'static str>,
     /// Names that another client has locked: see [`lock`](Self::lock).
     locked: Arc<watch::Sender<HashSet<&'static str>>>,
@@ -66,7 +68,7 @@ impl Moody {
         Self {
             inner,
             capabilities,
-            flights: Arc::default(),
+            batches: Arc::default(),
             poison: None,
             locked: Arc::default(),
             moods: Arc::default(),
@@ -77,20 +79,20 @@ impl Moody {
         }
     }
 
-    /// The same, and carries several steps in one call, of the verb `flight`.
-    pub(crate) fn carrying(flights: Flights) -> Self {
+    /// The same, and takes batches of several operations, by the verb `batch`.
+    pub(crate) fn batching(flights: Flights) -> Self {
         let mut driver = Self::new(MemoryDriver::new());
         driver.capabilities.flights = flights;
         driver
     }
 
-    /// The same, and refuses flights with a step about this name.
+    /// The same, and refuses batches with an operation of this name.
     pub(crate) fn refusing(mut self, name: &'static str) -> Self {
         self.poison = Some(name);
         self
     }
 
-    /// From now on a flight of one step about this name waits, and one of several leaves it out.
+    /// From now on a batch of one operation of this name waits, and one of several leaves it out.
     pub(crate) fn lock(&self, name: &'static str) {
         self.locked.send_if_modified(|locked| locked.insert(name));
     }
@@ -99,28 +101,38 @@ impl Moody {
         self.locked.send_if_modified(|locked| locked.remove(name));
     }
 
-    /// Carries what is not locked.
-    async fn carry_free(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let name = |step: &Step| step.claim().key.name.as_str().to_owned();
-        if let [step] = steps {
-            let mut locked = self.locked.subscribe();
-            let _ = locked.wait_for(|locked| !locked.contains(&*name(step))).await;
-            return self.inner.carry(steps).await;
-        }
-        let locked = self.locked.borrow().clone();
-        let is_free = |step: &&Step| !locked.contains(&*name(step));
-        let free: Vec<_> = steps.iter().filter(is_free).cloned().collect();
-        let mut replies = self.inner.carry(&free).await?.into_iter();
-        let reply = |step| match is_free(&step) {
-            true => replies.next().unwrap(),
-            false => Ok(Reply::SendAlone.into()),
+    /// Submits what is not locked.
+    async fn submit_free(&self, sent: &[Sent]) -> Result<BatchOutcome, Error> {
+        let locked = match sent {
+            [one] => {
+                let mut locked = self.locked.subscribe();
+                let _ = locked.wait_for(|locked| !locked.contains(one.name())).await;
+                HashSet::new()
+            }
+            _ => self.locked.borrow().clone(),
         };
-        Ok(steps.iter().map(reply).collect())
+        let free = sent.iter().filter(|it| !locked.contains(it.name()));
+        let releases: Vec<_> = free.clone().filter_map(Sent::release).collect();
+        let acquires: Vec<_> = free.filter_map(Sent::acquire).collect();
+        let free = self.inner.submit(Batch { releases: &releases, acquires: &acquires }).await?;
+        let (mut released, mut acquired) = (free.released.into_iter(), free.acquired.into_iter());
+        let mut outcome = BatchOutcome::default();
+        for it in sent {
+            let is_locked = locked.contains(it.name());
+            let blocks = || BatchError::would_block("moody");
+            match it.patience {
+                None if is_locked => outcome.released.push(Err(blocks())),
+                None => outcome.released.extend(released.next()),
+                Some(_) if is_locked => outcome.acquired.push(Err(blocks())),
+                Some(_) => outcome.acquired.extend(acquired.next()),
+            }
+        }
+        Ok(outcome)
     }
 
-    /// The flights that departed, in their order.
-    pub(crate) fn flights(&self) -> Vec<Vec<Step>> {
-        self.flights.lock().unwrap().clone()
+    /// The batches that were submitted, in their order.
+    pub(crate) fn batches(&self) -> Vec<Vec<Sent>> {
+        self.batches.lock().unwrap().clone()
     }
 
     /// From now on it sends twice what it sends, as after a connection that broke before the first
@@ -203,6 +215,7 @@ impl Moody {
                 });
                 Err(lost_answer())
             }
+            Some(Mood::Panic) => panic!("a test wants this"),
             Some(Mood::Silent) => std::future::pending().await,
             Some(Mood::Late(d)) => {
                 let answer = act.await;
@@ -214,6 +227,39 @@ impl Moody {
                 act.await
             }
         }
+    }
+}
+
+/// An operation of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) claim: Arc<Claim>,
+    /// `None` for a release.
+    patience: Option<Patience>,
+}
+
+impl Sent {
+    fn all(batch: Batch<'_>) -> Vec<Self> {
+        let release = |claim: &Arc<Claim>| Self { claim: claim.clone(), patience: None };
+        let acquire = |it: &Acquire| Self { claim: it.claim.clone(), patience: Some(it.patience) };
+        let releases = batch.releases.iter().map(release);
+        releases.chain(batch.acquires.iter().map(acquire)).collect()
+    }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        self.patience.is_some()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.claim.key.name.as_str()
+    }
+
+    fn release(&self) -> Option<Arc<Claim>> {
+        (!self.is_acquire()).then(|| self.claim.clone())
+    }
+
+    fn acquire(&self) -> Option<Acquire> {
+        Some(Acquire { claim: self.claim.clone(), patience: self.patience? })
     }
 }
 
@@ -237,6 +283,14 @@ impl Drop for Counted {
     }
 }
 
+/// The result after one more attempt without an answer.
+fn once_more<T>(result: Result<Attempted<T>, BatchError>) -> Result<Attempted<T>, BatchError> {
+    match result {
+        Ok(it) => Ok(Attempted::after(it.ambiguous + 1, it.result)),
+        Err(error) => Err(error.after(1)),
+    }
+}
+
 fn lost_answer() -> Error {
     Error::retryable("moody", "the connection was cut")
 }
@@ -251,26 +305,31 @@ impl LockDriver for Moody {
         self.inner.clock()
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let verb = match steps {
-            _ if self.capabilities.flights.steps > 1 => "flight",
-            [Step::Release { .. }] => "release",
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let verb = match (batch.releases, batch.acquires) {
+            _ if self.capabilities.flights.steps > 1 => "batch",
+            ([_], []) => "release",
             _ => "acquire",
         };
-        self.flights.lock().unwrap().push(steps.to_vec());
-        if steps.iter().any(|step| Some(step.claim().key.name.as_str()) == self.poison) {
-            return Err(Error::permanent("moody", "one of them is too much"));
+        let sent = Sent::all(batch);
+        self.batches.lock().unwrap().push(sent.clone());
+        if sent.iter().any(|it| Some(it.name()) == self.poison) {
+            return Err(BatchError::unknown(Error::permanent("moody", "one of them is too much")));
         }
-        let (this, steps, twice) = (self.clone(), steps.to_vec(), self.sends_twice());
+        let (this, twice) = (self.clone(), self.sends_twice());
         let act = async move {
-            let mut replies = this.carry_free(&steps).await?;
+            let mut outcome = this.submit_free(&sent).await?;
             if twice && verb != "release" {
-                replies = this.carry_free(&steps).await?;
-                replies.iter_mut().flatten().for_each(|reply| reply.ambiguous += 1);
+                outcome = this.submit_free(&sent).await?;
+                outcome.released = outcome.released.into_iter().map(once_more).collect();
+                outcome.acquired = outcome.acquired.into_iter().map(once_more).collect();
             }
-            Ok(replies)
+            Ok(outcome)
         };
-        self.call(verb, 1, act).await
+        self.call(verb, 1, act).await.map_err(|error| match error.is_retryable() {
+            true => BatchError::unknown(error),
+            false => BatchError::refused(error),
+        })
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

@@ -68,7 +68,7 @@ async fn what_is_swept_is_what_was_forgotten_and_nothing_that_came_after() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (other, forgotten, anew) = (claim("a", 3, 3), claim("b", 3, 3), claim("c", 3, 3));
-    // The one that is made anew is swept no later than the other one.
+    // The one that is made again is swept no later than the other one.
     for one in [&other, &anew, &forgotten] {
         take(&ours, one).await;
     }
@@ -98,7 +98,7 @@ fn record() -> BreakRecord {
     BreakRecord { by, at_unix_ms: 1, reason: None, forced: true }
 }
 
-/// Has the key of a claim made anew while this request of the driver's is held up.
+/// Has the key of a claim made again while this request of the driver's is held up.
 async fn meanwhile<T>(
     (server, proxy): (&Server, &Proxy),
     (name, at): (&str, usize),

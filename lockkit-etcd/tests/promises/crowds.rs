@@ -108,7 +108,7 @@ async fn a_cancelled_lock_elsewhere_costs_neither_a_line_of_waiters_nor_its_hold
     assert_eq!(tokens, line[1..]);
 }
 
-/// Puts so many in line behind a holder, who lets go; returns when all have had their turns.
+/// Puts so many in a queue behind a holder, who lets go; returns when all have had their turns.
 async fn turns(locks: &LockManager, server: &Server, waiters: usize, began: impl FnOnce()) {
     let holder = locks.mutex("a").lock().await.unwrap();
     let waiting = (0..waiters).map(|_| {

@@ -57,7 +57,7 @@ enum Way {
     KeepAlive,
     Downgrade,
     Resume,
-    /// The claim waited in line, and is asked about by what it was put in with.
+    /// The claim waited in its queue, and is asked about by what it was put in with.
     FoundFirstInLine,
 }
 

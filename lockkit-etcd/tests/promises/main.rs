@@ -5,6 +5,7 @@ mod backups;
 mod compares;
 mod crowds;
 mod endpoints;
+mod format;
 mod late;
 mod leaders;
 mod leaks;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{BreakMode, LockDriver, Patience, Step};
+use lockkit_core::driver::{Acquire, Batch, BreakMode, LockDriver, Patience};
 use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, ConnectOptions, GetOptions, Permission};
@@ -117,13 +117,17 @@ async fn without_a_right_nothing_is_begun() {
                 refused("a register", missing, || register.store("x")).await;
                 refused("a latch", missing, || latch.count_down()).await;
                 locks.shutdown().await;
-                // What travels together is carried out in nested transactions.
+                // A batch of several is carried out in nested transactions.
                 let driver = EtcdDriver::connect(&place.url(SHOP)).await.unwrap();
-                let steps = ["a", "b"].map(|name| claim(name, 3, 3)).map(|claim| {
+                let acquires = ["a", "b"].map(|name| {
                     let patience = Patience::Wait;
-                    Step::Acquire { claim, patience }
+                    Acquire { claim: claim(name, 3, 3), patience }
                 });
-                refused("two locks", missing, || driver.carry(&steps)).await;
+                refused("two locks", missing, || async {
+                    let batch = Batch { releases: &[], acquires: &acquires };
+                    Ok(driver.submit(batch).await?)
+                })
+                .await;
                 driver.close().await;
             }
             _ => refused("connecting", missing, || place.manager(SHOP)).await,

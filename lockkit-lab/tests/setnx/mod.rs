@@ -70,20 +70,19 @@ fn grant(claim: &Claim) -> Grant {
 }
 
 impl SetNx {
-    async fn put_in(
+    async fn acquire_one(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Attempted<Acquisition>, Error> {
-        let answer = match (self.take(claim).await?, patience) {
+    ) -> Result<Acquisition, Error> {
+        Ok(match (self.take(claim).await?, patience) {
             (true, _) => Acquisition::Granted(grant(claim)),
             (false, Patience::Try) => Acquisition::Busy,
             (false, Patience::Wait) => Acquisition::Queued { ahead: 1 },
-        };
-        Ok(answer.into())
+        })
     }
 
-    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    async fn release_one(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         if self.believed.lock().unwrap().remove(&claim.id) {
             self.call(&["DEL", &self.name(&claim.key)]).await?;
             return Ok(Released::Removed);
@@ -98,10 +97,15 @@ impl LockDriver for SetNx {
         &CAPABILITIES
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let acquire = |one: Acquire| async move {
+            let acquired = self.acquire_one(&one.claim, one.patience).await;
+            acquired.map(Attempted::from).map_err(BatchError::unknown)
+        };
+        let release = |claim| async move {
+            self.release_one(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
+        };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

@@ -10,8 +10,9 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, Entry, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Replies, SetLimit, Step, Version, Write, WriteId, WriteResult, one_by_one,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
+    LockDriver, RegisterKey, Registers, Released, Renewal, SetLimit, Version, Write, WriteId,
+    WriteResult, submit_each,
 };
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
@@ -73,14 +74,24 @@ impl Wrong {
     }
 
     async fn passed<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let call = async { call.await.map_err(BatchError::refused) };
+        Ok(self.passed_batch(call).await?)
+    }
+
+    async fn passed_batch<T>(
+        &self,
+        call: impl Future<Output = Result<T, BatchError>>,
+    ) -> Result<T, BatchError> {
         if self.is(Flaw::NeverReconnects) && self.failed.load(Ordering::SeqCst) {
-            return Err(Error::retryable("wrong", "the connection is gone"));
+            return Err(BatchError::refused(Error::retryable("wrong", "no connection any more")));
         }
-        let answer = call.await;
-        if answer.as_ref().is_err_and(Error::is_retryable) {
+        let mut answer = call.await;
+        if let Err(failed) = &mut answer
+            && failed.error.is_retryable()
+        {
             self.failed.store(true, Ordering::SeqCst);
             if self.is(Flaw::Despairs) {
-                return answer.map_err(|e| Error::permanent("wrong", e));
+                failed.error = Error::permanent("wrong", failed.error.to_string());
             }
         }
         answer
@@ -114,20 +125,23 @@ impl Wrong {
 }
 
 impl Wrong {
-    async fn put_in(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Attempted<Acquisition>, Error> {
+    async fn acquire_one(&self, one: Acquire) -> Result<Attempted<Acquisition>, BatchError> {
+        let claim = &one.claim;
         if self.is(Flaw::LooksFirst) {
-            self.inner.inspect(&claim.key).await?;
+            self.inner.inspect(&claim.key).await.map_err(BatchError::refused)?;
         }
         let mut known = claim.clone();
         if self.is(Flaw::ForgetsIds) {
             known = Arc::new(Claim::clone(claim).with_id(ClaimId::random()));
             self.known.lock().unwrap().insert(claim.id, known.clone());
         }
-        let answer = self.passed(self.inner.acquire(&known, patience)).await?;
+        let acquires = [Acquire { claim: known, ..one.clone() }];
+        let call = async {
+            let mut outcome =
+                self.inner.submit(Batch { releases: &[], acquires: &acquires }).await?;
+            outcome.acquired.remove(0)
+        };
+        let answer = self.passed_batch(call).await?;
         if matches!(answer.result, Acquisition::Queued { .. }) {
             self.waiting.lock().unwrap().insert(claim.id);
         }
@@ -137,9 +151,15 @@ impl Wrong {
         }))
     }
 
-    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    async fn release_one(&self, claim: Arc<Claim>) -> Result<Attempted<Released>, BatchError> {
         self.waiting.lock().unwrap().remove(&claim.id);
-        self.passed(self.inner.release(&self.known(claim))).await
+        let releases = [self.known(&claim)];
+        let call = async {
+            let mut outcome =
+                self.inner.submit(Batch { releases: &releases, acquires: &[] }).await?;
+            outcome.released.remove(0)
+        };
+        self.passed_batch(call).await
     }
 }
 
@@ -157,14 +177,14 @@ impl LockDriver for Wrong {
         self.inner.registers().is_some().then_some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         if self.is(Flaw::SlowInCrowds) {
             let waiting = self.waiting.lock().unwrap().len() as u32;
             tokio::time::sleep(Duration::from_micros(100) * waiting).await;
         }
-        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
-        Ok(one_by_one(steps, acquire, release).await)
+        let acquire = |one| async move { self.acquire_one(one).await };
+        let release = |claim| async move { self.release_one(claim).await };
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

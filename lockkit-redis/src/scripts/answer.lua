@@ -2,7 +2,7 @@
 -- are sent last. No script of its own: others include it.
 
 -- Whether this client publishes nothing, since the server refused it before.
-local MUTE = false
+local MUTED = false
 
 -- The commands of all scripts that this user may not call, where the server can tell (Redis 7).
 local function forbidden()
@@ -53,20 +53,20 @@ local function tell(client, text, list)
 end
 
 -- The last act of a script. A message that the server refuses changes no answer:
--- {"unheard", WHY, ANSWER} when one was.
+-- {"unpublished", WHY, ANSWER} when one was.
 local function speak(answer)
   local why
   for _, message in ipairs(messages) do
     local channel, text, list = message[1], message[2], message[3]
-    if not MUTE then
+    if not MUTED then
       local sent = redis.pcall('PUBLISH', channel, text)
-      if type(sent) == 'table' and sent.err then MUTE, why = true, sent.err end
+      if type(sent) == 'table' and sent.err then MUTED, why = true, sent.err end
     end
-    if list and MUTE and redis.call('TYPE', list.key).ok == 'hash' then
+    if list and MUTED and redis.call('TYPE', list.key).ok == 'hash' then
       redis.pcall('HSET', list.key, 'unheard', '1')
-    elseif list and list.unheard and not MUTE then
+    elseif list and list.unheard and not MUTED then
       redis.pcall('HDEL', list.key, 'unheard')
     end
   end
-  return why and { 'unheard', why, answer } or answer
+  return why and { 'unpublished', why, answer } or answer
 end

@@ -1,7 +1,7 @@
 -- Breaks the claim that has this token: marks it, or takes it out at once.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  the token, 19 digits    ARGV[2]  "force" or "graceful"    ARGV[3]  the record: who, when, why
+-- ARGV[1]  the token, 19 digits    ARGV[2]  "forced" or "graceful"    ARGV[3]  the record: who, when, why
 --
 -- 1 there was one, 0 there was none. The record stays at ….broken… for a minute, and for at least
 -- as long as the claim's own ttl.
@@ -26,7 +26,7 @@ local function break_claim()
     local keep = math.max(60000, c.hold + 1, c.wait + 1, redis.call('PTTL', list.broken))
     redis.call('PEXPIRE', list.broken, string.format('%.0f', keep))
     tell(c.client, 'look ' .. id, list)
-    if ARGV[2] == 'force' then
+    if ARGV[2] == 'forced' then
       remove(list, id)
       promote(list)
     else

@@ -347,7 +347,7 @@ local function renew(list, id, hold, wait)
   if not rank then return ended(list, id) end
   local c = read_claim(list, id)
   if c.broken == '1' then return { redis.call('HGET', list.broken, id) or '' } end
-  if MUTE and not is_mute(c.client) then mute_claim(list, id, c) end
+  if MUTED and not is_mute(c.client) then mute_claim(list, id, c) end
   if rank < list.holders then
     extend(list, id, c, 'hold', hold)
     return c.token

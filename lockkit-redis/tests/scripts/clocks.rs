@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
+use lockkit_core::driver::{Acquire, Acquisition, Batch, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::Reply as Answer;
 use lockkit_lab::{Kind, Server, Shift};
@@ -72,6 +72,11 @@ async fn tokens_grow_when_the_clock_goes_back_to_where_it_has_fewer_digits() {
     }
 }
 
+fn acquires(claims: &[Arc<Claim>]) -> Vec<Acquire> {
+    let acquire = |it: &Arc<Claim>| Acquire { claim: it.clone(), patience: Patience::Wait };
+    claims.iter().map(acquire).collect()
+}
+
 /// Locks a hundred names in one flight, of which some have the same bucket.
 async fn take_many(driver: &RedisDriver) -> Vec<Token> {
     let claim = |i| {
@@ -81,19 +86,18 @@ async fn take_many(driver: &RedisDriver) -> Vec<Token> {
         Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
     };
     let claims: Vec<_> = (0..100).map(claim).collect();
-    let step = |claim: &Arc<Claim>| Step::Acquire { claim: claim.clone(), patience: Patience::Try };
-    let taken = driver.carry(&claims.iter().map(step).collect::<Vec<_>>()).await.unwrap();
-    let step = |claim: &Arc<Claim>| Step::Release { claim: claim.clone() };
-    driver.carry(&claims.iter().map(step).collect::<Vec<_>>()).await.unwrap();
-    let token = |reply| match reply {
-        Reply::Acquired(Acquisition::Granted(grant)) => grant.token,
+    let acquires = acquires(&claims);
+    let taken = driver.submit(Batch { releases: &[], acquires: &acquires }).await.unwrap().acquired;
+    driver.submit(Batch { releases: &claims, acquires: &[] }).await.unwrap();
+    let token = |acquisition| match acquisition {
+        Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     };
-    taken.into_iter().map(|reply| token(reply.unwrap().result)).collect()
+    taken.into_iter().map(|acquired| token(acquired.unwrap().result)).collect()
 }
 
 #[tokio::test]
-async fn tokens_of_a_flight_grow_although_its_client_is_behind_the_clock_and_others_were_there() {
+async fn tokens_of_a_batch_grow_although_its_client_is_behind_the_clock_and_others_were_there() {
     let server = Server::start_with_clock(Kind::Redis).await.unwrap();
     set_clock(&server, Duration::from_secs(3_600) * 480_000);
     for (hour, data_lost) in [(1, false), (2, true)] {
@@ -112,7 +116,7 @@ async fn tokens_of_a_flight_grow_although_its_client_is_behind_the_clock_and_oth
 }
 
 #[tokio::test]
-async fn tokens_of_a_flight_grow_although_the_clock_went_back() {
+async fn tokens_of_a_batch_grow_although_the_clock_went_back() {
     let server = Server::start_with_clock(Kind::Redis).await.unwrap();
     let hour = Duration::from_secs(3_600);
     set_clock(&server, hour * 480_001);
@@ -300,15 +304,14 @@ async fn a_lease_that_was_extended_keeps_its_hour_when_the_clock_goes_back() {
 async fn one_call_asks_for_the_time_once_and_a_claim_costs_two_commands_more() {
     let (server, driver) = start().await;
     let claims: Vec<_> = (0..3).map(|i| named(&format!("n{i}"), Mode::Exclusive)).collect();
-    let steps = |claims: &[Arc<Claim>]| -> Vec<_> {
-        let step = |it: &Arc<Claim>| Step::Acquire { claim: it.clone(), patience: Patience::Wait };
-        claims.iter().map(step).collect()
+    let submit = async |claims: &[Arc<Claim>]| {
+        driver.submit(Batch { releases: &[], acquires: &acquires(claims) }).await.unwrap()
     };
-    driver.carry(&steps(&claims[..1])).await.unwrap(); // the script is known
+    submit(&claims[..1]).await; // the script is known
     driver.release(&claims[0]).await.unwrap();
     for count in [1, 3] {
         ask(&server, &["CONFIG", "RESETSTAT"]).await;
-        driver.carry(&steps(&claims[..count])).await.unwrap();
+        submit(&claims[..count]).await;
         let stats = ask(&server, &["INFO", "commandstats"]).await.text().to_owned();
         let called = |name: &str| {
             let (_, rest) = stats.split_once(&format!("cmdstat_{name}:calls=")).unwrap_or_default();

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey,
-    Registers, Released, Renewal, Reply as DriverReply, SetLimit, Step, Write, WriteId,
+    Acquire, Acquisition, Attempted, Batch, BreakMode, ClaimEnd, LockDriver, Patience,
+    Precondition, RegisterKey, Registers, Released, Renewal, SetLimit, Write, WriteId,
 };
 use lockkit_core::state::{ListRequest, RegisterRequest, Severity};
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
@@ -180,18 +180,21 @@ async fn a_counter_of_another_form_fails_its_own_locks_alone_and_leaves_none_of_
     driver.release(&claims[0]).await.unwrap();
     for form in COUNTERS {
         let before = put(&server, &counter, form).await;
-        let step = |it: &Arc<Claim>| Step::Acquire { claim: it.clone(), patience: Patience::Try };
-        let steps: Vec<_> = claims.iter().map(step).collect();
+        let acquire = |it: &Arc<Claim>| Acquire { claim: it.clone(), patience: Patience::Try };
+        let acquires: Vec<_> = claims.iter().map(acquire).collect();
+        let batch = Batch { releases: &[], acquires: &acquires };
         let mut taken = 0;
-        for (claim, reply) in claims.iter().zip(driver.carry(&steps).await.unwrap()) {
-            match reply {
-                Ok(Attempted {
-                    result: DriverReply::Acquired(Acquisition::Granted(_)), ..
-                }) => {
+        let acquired = driver.submit(batch).await.unwrap().acquired;
+        for (claim, acquired) in claims.iter().zip(acquired) {
+            match acquired {
+                Ok(Attempted { result: Acquisition::Granted(_), .. }) => {
                     taken += 1;
                     driver.release(claim).await.unwrap();
                 }
-                Err(error) => names(&error, &counter, form),
+                Err(failed) => {
+                    assert_eq!(failed.ambiguous, 0, "it is a refusal");
+                    names(&failed.error, &counter, form);
+                }
                 other => panic!("{other:?}"),
             }
             assert!(driver.inspect(&claim.key).await.unwrap().is_free(), "{claim:?}");

@@ -37,7 +37,8 @@ async fn scene(mode: Mode) -> Scene {
 
 async fn keys(server: &Server) -> Vec<String> {
     let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
-    keys.iter().map(|key| key.text().to_owned()).collect()
+    let keys = keys.iter().map(|key| key.text().to_owned());
+    keys.filter(|key| key != "lockkit:format").collect()
 }
 
 async fn lose(server: &Server, word: &str) {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Gather, LockDriver, Renewal, Reply, Step};
+use lockkit_core::driver::{
+    Acquire, Acquisition, Batch, Batcher, LockDriver, Patience, Released, Renewal,
+};
 use lockkit_core::{Claim, LockManager, Settings};
 use lockkit_lab::Kind;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::claim;
 use super::scene::{LONG, Scene};
-use super::{REMOVED, claim, release, token, try_it};
 
 on_either_server! {
     a_locked_row_delays_no_other_name_of_its_batch,
@@ -25,21 +27,32 @@ fn much_later(driver: &Arc<dyn LockDriver>) -> Moment {
     driver.clock().now().after(LONG)
 }
 
-async fn hold(scene: &Scene, claims: &[Arc<Claim>]) {
-    for claims in claims.chunks(32) {
-        let steps: Vec<_> = claims.iter().map(try_it).collect();
-        for reply in
-            Gather::new(scene.driver.clone()).carry(&steps, much_later(&scene.driver)).await
-        {
-            token(&reply.unwrap().result);
-        }
+/// Tries to acquire these, which are free, in one batch of core.
+async fn acquire(batcher: &Batcher, claims: &[Arc<Claim>], latest: Moment) {
+    let patience = Patience::Try;
+    let acquires: Vec<_> =
+        claims.iter().map(|claim| Acquire { claim: claim.clone(), patience }).collect();
+    let batch = Batch { releases: &[], acquires: &acquires };
+    for acquired in batcher.submit(batch, latest).await.acquired {
+        let acquired = acquired.unwrap().result;
+        assert!(matches!(acquired, Acquisition::Granted(_)), "{acquired:?}");
     }
 }
 
-/// One step through core, in a task of its own.
-fn ask(tasks: &mut JoinSet<Reply>, gather: &Gather, step: Step, latest: Moment) {
-    let gather = gather.clone();
-    tasks.spawn(async move { gather.carry(&[step], latest).await.pop().unwrap().unwrap().result });
+async fn hold(scene: &Scene, claims: &[Arc<Claim>]) {
+    for claims in claims.chunks(32) {
+        let batcher = Batcher::new(scene.driver.clone());
+        acquire(&batcher, claims, much_later(&scene.driver)).await;
+    }
+}
+
+/// One release through core, in a task of its own.
+fn release(tasks: &mut JoinSet<Released>, batcher: &Batcher, claim: &Arc<Claim>, latest: Moment) {
+    let (batcher, releases) = (batcher.clone(), [claim.clone()]);
+    tasks.spawn(async move {
+        let batch = Batch { releases: &releases, acquires: &[] };
+        batcher.submit(batch, latest).await.released.pop().unwrap().unwrap().result
+    });
 }
 
 /// Ten names are asked for at once, and two of them are locked.
@@ -48,9 +61,9 @@ async fn a_locked_row_delays_no_other_name_of_its_batch(scene: Scene) {
     let names: Vec<_> = (0..10).map(|i| format!("{i}")).collect();
     let known: Vec<_> = names.iter().map(|name| claim(name)).collect();
     hold(&scene, &known).await;
-    let gather = Gather::new(scene.driver.clone());
+    let batcher = Batcher::new(scene.driver.clone());
     let latest = much_later(&scene.driver);
-    gather.carry(&known.iter().map(release).collect::<Vec<_>>(), latest).await;
+    batcher.submit(Batch { releases: &known, acquires: &[] }, latest).await;
     let locks = LockManager::with(scene.driver.clone(), Settings::default()).unwrap();
     let mut admin = scene.admin().await;
     admin.run(scene.words.begin).await;
@@ -96,22 +109,22 @@ async fn a_release_waits_for_the_row_of_its_own_lock_only(scene: Scene) {
         admin.run(scene.words.begin).await;
         assert_eq!(admin.count(scene.words.lock_rows[row]).await, 1);
     }
-    let gather = Gather::new(scene.driver.clone());
+    let batcher = Batcher::new(scene.driver.clone());
     let latest = much_later(&scene.driver);
     let [mut first, mut second] = [JoinSet::new(), JoinSet::new()];
-    ask(&mut first, &gather, release(&claims[0]), latest);
-    ask(&mut second, &gather, release(&claims[1]), latest);
+    release(&mut first, &batcher, &claims[0], latest);
+    release(&mut second, &batcher, &claims[1], latest);
     tokio::time::sleep(Duration::from_millis(300)).await;
     short.run("COMMIT").await;
     let answer = timeout(Duration::from_secs(20), second.join_next()).await;
-    assert_eq!(answer.expect("its row is free").unwrap().unwrap(), REMOVED);
+    assert_eq!(answer.expect("its row is free").unwrap().unwrap(), Released::Removed);
     assert!(first.try_join_next().is_none(), "the other row is locked");
     // For longer than a statement waits.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert!(first.try_join_next().is_none(), "it waits as long as the driver's time limit allows");
     long.run("COMMIT").await;
     let answer = timeout(Duration::from_secs(20), first.join_next()).await;
-    assert_eq!(answer.expect("its row is free").unwrap().unwrap(), REMOVED);
+    assert_eq!(answer.expect("its row is free").unwrap().unwrap(), Released::Removed);
 }
 
 async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
@@ -123,11 +136,11 @@ async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
     let mut admin = scene.admin().await;
     admin.run(scene.words.begin).await;
     assert_eq!(admin.run(scene.words.lock_many).await, 64);
-    let gather = Gather::new(scene.driver.clone());
+    let batcher = Batcher::new(scene.driver.clone());
     let latest = much_later(&scene.driver);
     let mut releases = JoinSet::new();
     for claim in &many {
-        ask(&mut releases, &gather, release(claim), latest);
+        release(&mut releases, &batcher, claim, latest);
     }
     let mut watch = scene.admin().await;
     while watch.count(scene.words.waiting).await == 0 {
@@ -142,8 +155,7 @@ async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
         renewals.push(begun.elapsed());
         let free = claim(&format!("free/{round}"));
         let begun = Instant::now();
-        let reply = gather.carry(&[try_it(&free)], latest).await.pop().unwrap();
-        token(&reply.unwrap().result);
+        acquire(&batcher, &[free], latest).await;
         acquires.push(begun.elapsed());
         most = most.max(watch.count(scene.words.waiting).await);
         tokio::time::sleep(Duration::from_millis(150)).await;
@@ -158,5 +170,7 @@ async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
     assert!(releases.try_join_next().is_none(), "their rows are locked");
     admin.run("COMMIT").await;
     let released = timeout(Duration::from_secs(60), releases.join_all()).await;
-    assert!(released.expect("the rows are free").iter().all(|reply| *reply == REMOVED));
+    assert!(
+        released.expect("the rows are free").iter().all(|released| *released == Released::Removed)
+    );
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::stage::{claim, driver, queue, soon, take};
 
-/// Nobody renews these claims: longer than the slowest machine takes.
+/// No client renews these claims: longer than the slowest machine takes.
 const TTL: Duration = Duration::from_secs(1_200);
 /// What a hand-over costs at most besides the release: lists that all share, and the watches of those
 /// for whom it makes room.

@@ -60,7 +60,7 @@ async fn the_folders_of_ever_new_names_go_while_the_program_runs() {
     use_names(&locks, 0..50).await;
 }
 
-/// Somebody deletes the folder of a lock whenever it is empty.
+/// A client deletes the folder of a lock whenever it is empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_is_deleted_again_and_again_costs_no_error_and_no_place() {
     let server = Server::start(Kind::ZooKeeper).await.unwrap();

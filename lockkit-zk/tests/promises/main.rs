@@ -4,6 +4,7 @@
 mod backups;
 mod crowds;
 mod folders;
+mod format;
 mod leftovers;
 mod rights;
 mod stage;

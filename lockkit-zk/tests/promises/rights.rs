@@ -50,7 +50,7 @@ impl Place {
         self.admin.set_acl(FOLDER, &acl, None).await.unwrap();
     }
 
-    /// The claims in the folder, which the administrator cannot list, either, where nobody can.
+    /// The claims in the folder, which the administrator cannot list, either, where no client can.
     async fn claims(&self) -> usize {
         let stat = self.admin.check_stat(FOLDER).await.unwrap().expect("it is there");
         usize::try_from(stat.num_children).unwrap()
@@ -68,8 +68,8 @@ async fn without_a_right_a_claim_is_refused_and_not_left_in_line() {
     let place = Place::new().await;
     let (ours, theirs) = (place.manager().await, place.manager().await);
     for missing in ALL {
-        // Where nobody is, nothing is read; and nothing is deleted before the release. (A try makes an
-        // empty folder anew, which takes rights to the folder above.)
+        // Where no client is, nothing is read; and nothing is deleted before the release. (A try makes an
+        // empty folder again, which takes rights to the folder above.)
         if ![Permission::READ, Permission::DELETE].contains(&missing) {
             place.withdraw(missing).await;
             refused("a lock", missing, ours.mutex("a").lock().await);

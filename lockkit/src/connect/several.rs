@@ -6,12 +6,12 @@ use lockkit_compose::{MirrorDriver, QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, Settings};
 
-use super::{SCHEMES, check, driver};
+use super::{SCHEMES, check, driver, split};
 
 /// The driver of `mirror:OLD,NEW`. Lockkit's own options stand behind the new one.
 pub(super) async fn mirror(
     both: &str,
-    settings: Option<Settings>,
+    settings: Settings,
 ) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
     let [old, new] = split(both)[..] else {
         return Err(Error::config("a mirror has two backends: mirror:OLD,NEW"));
@@ -20,7 +20,7 @@ pub(super) async fn mirror(
     if old.rest() != given {
         return Err(Error::config("options of lockkit stand behind the new backend of a mirror"));
     }
-    let settings = settings.unwrap_or_else(|| new.settings().clone());
+    let settings = settings.merged_with_url(new.settings())?;
     check(&old)?;
     check(&new)?;
     let names = (place(&old), place(&new));
@@ -33,7 +33,7 @@ pub(super) async fn mirror(
 /// the last member.
 pub(super) async fn quorum(
     members: &str,
-    settings: Option<Settings>,
+    settings: Settings,
 ) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
     let (mut before, options) = members_of_quorum(members)?;
     let last = BackendUrl::parse(&before.pop().unwrap_or_default())?;
@@ -46,7 +46,7 @@ pub(super) async fn quorum(
         }
         urls.push(url);
     }
-    let settings = settings.unwrap_or_else(|| last.settings().clone());
+    let settings = settings.merged_with_url(last.settings())?;
     urls.push(last);
     for url in &urls {
         check_member(url)?;
@@ -107,26 +107,4 @@ fn check_member(url: &BackendUrl) -> Result<(), Error> {
         )),
         other => other,
     })
-}
-
-/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
-/// their own.
-pub(super) fn split(urls: &str) -> Vec<&str> {
-    let begins = |text: &str| {
-        SCHEMES.iter().filter(|(scheme, ..)| !["quorum", "mirror"].contains(scheme)).any(
-            |(scheme, ..)| {
-                let rest = text.strip_prefix(scheme);
-                let local = ["memory", "sqlite"].contains(scheme);
-                rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
-            },
-        )
-    };
-    let mut parts = Vec::new();
-    let mut from = 0;
-    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
-        parts.push(&urls[from..at]);
-        from = at + 1;
-    }
-    parts.push(&urls[from..]);
-    parts
 }

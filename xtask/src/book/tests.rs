@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::links::{files, flat, replaced};
+use super::links::{flat, replaced};
 use super::{outward, root};
 
 fn pages(folder: &Path) -> Vec<PathBuf> {
-    let mut found = files(folder).unwrap();
-    found.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    let found = super::pages(folder).unwrap();
     assert!(!found.is_empty(), "{} has pages", folder.display());
     found
 }
@@ -124,42 +123,4 @@ fn a_link_out_of_the_book_leads_to_the_repository() {
     );
     assert_eq!(made, expected);
     assert_eq!(replaced(text, |_| None), text);
-}
-
-/// Phrases of earlier texts that a reader of other projects' documentation does not know in that sense,
-/// and what to write instead: docs/glossary.md has the words.
-const PHRASES: &[(&str, &str)] = &[
-    ("in line", "queued, waits"),
-    ("stands in", "is queued"),
-    ("looks, within", "polls, within"),
-    ("flight", "batch, round trip"),
-    ("passenger", "pending operation"),
-    ("politely", "gracefully"),
-    ("polite break", "graceful break"),
-    ("whoever", "a client that"),
-];
-
-/// Where a phrase is plain English, or a name in the code.
-const PLAIN: &[(&str, &str)] = &[
-    // Made by `lockkit compare`, whose rows are named in the code.
-    ("comparison.md", "in line"),
-];
-
-#[test]
-fn no_page_of_the_book_has_words_that_only_lockkit_uses() {
-    let mut found = Vec::new();
-    for page in pages(&root().join("docs")) {
-        let name = page.file_name().unwrap().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&page).unwrap();
-        // What is code is named there.
-        let prose = text.split("```").step_by(2).collect::<String>();
-        let prose = prose.split('`').step_by(2).collect::<String>().to_lowercase();
-        for (phrase, instead) in PHRASES {
-            let is_plain = PLAIN.iter().any(|(page, plain)| name == *page && plain == phrase);
-            if prose.contains(phrase) && !is_plain {
-                found.push(format!("{name}: {phrase:?} (better: {instead})"));
-            }
-        }
-    }
-    assert!(found.is_empty(), "{found:#?}");
 }

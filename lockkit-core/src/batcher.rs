@@ -1,0 +1,555 @@
+//! Submits the acquires and releases of a process's tasks together. Renewals do not come here: they have
+//! requests of their own.
+//!
+//! # Rules
+//! - An operation that finds a free request leaves after one yield of the scheduler, with what was asked
+//!   for meanwhile. No timer is involved. After [`UNCONTENDED`] operations in a row that met no other, the
+//!   next leaves without a yield.
+//! - What comes while no request is free leaves together when one is answered: after one yield, so that
+//!   the tasks that were answered come along with their next operations.
+//! - At most [`Flights::at_once`] requests are in flight. One without an answer for [`SLOW`] counts no longer:
+//!   what is stuck at one node, or behind one row, must not hold up the rest. Drivers end their
+//!   attempts after some seconds, so a few times that many are in flight at most.
+//! - Of requests that are answered together, one is submitted again before the tasks of the next are told,
+//!   and leaves less than half a batch to that one: the backend works on one batch while the next is prepared.
+//!
+//! # Where a request runs
+//! A batch of one operation runs in the future that asked for it, all others in tasks of their own, so that
+//! no operation depends on a future that is no longer polled. What is left, also by a runtime that ended, is
+//! found by the tasks that wait: each of them tries again after [`PATIENCE`], and submits what may leave by
+//! then.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use crate::capabilities::Flights;
+use crate::clock::{Clock, Moment};
+use crate::deadline::Jitter;
+use crate::driver::{
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, LockDriver, Patience,
+    Released,
+};
+use crate::concurrency::locked;
+use crate::{Claim, Error, Key};
+
+mod queue;
+mod request;
+
+use queue::{Pending, Queue, Room};
+use request::{Operations, Request};
+
+/// A request without an answer for this long no longer counts as in flight.
+const SLOW: Duration = Duration::from_secs(1);
+/// The same for a request of one operation, which may wait at the backend, or run in a future that is no
+/// longer polled. And after so long a task that waits looks for the first time whether something may leave.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// A yield costs a look at the sockets of the runtime: with one task on Redis, @@ µs of 40 for a pair.
+const UNCONTENDED: u32 = 4;
+/// Operations of one kind in flight at once, for a backend that takes one operation in a request. On a
+/// connection with a millisecond of latency this is a quarter of a million requests a second, more than any
+/// backend answers; and a server that works 40 µs on each has answered the last of them after 10 ms.
+const SINGLES: usize = 256;
+
+/// Submits the operations of many callers in batches, as a manager does with those of its tasks: for a
+/// program that carries out the operations of others, as a server between many clients and one backend
+/// does. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::clock::Clock;
+/// use lockkit_core::driver::{Acquire, Batch, Batcher, LockDriver, Patience};
+/// use lockkit_core::MemoryDriver;
+///
+/// // A server keeps one for all its clients.
+/// let driver = Arc::new(MemoryDriver::new());
+/// let batcher = Batcher::new(driver.clone());
+/// let acquire = Acquire { claim: claim("nightly", Mode::Exclusive)?, patience: Patience::Try };
+/// let latest = driver.clock().now().after(Duration::from_secs(1));
+/// let outcome = batcher.submit(Batch { releases: &[], acquires: &[acquire] }, latest).await;
+/// assert!(outcome.acquired[0].is_ok());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Batcher(Arc<Inner>);
+
+struct Inner {
+    driver: Arc<dyn LockDriver>,
+    clock: Arc<dyn Clock>,
+    limits: Flights,
+    /// Of the pauses before operations are repeated: what failed together is repeated together.
+    jitter: Jitter,
+    state: Mutex<State>,
+    /// Acquires and releases where the backend takes one operation in a request: these are all that is
+    /// needed.
+    singles: [Semaphore; 2],
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Releases are submitted first.
+    releases: Queue<Released>,
+    acquires: Queue<Acquisition>,
+    /// The next number: of an operation, a request, or a yield before a submission.
+    next: u64,
+    in_flight: Vec<InFlight>,
+    /// The yields after which something will be submitted: until then nothing else is.
+    collecting: Vec<u64>,
+    /// How many operations in a row met no other.
+    uncontended: u32,
+    /// Keys with a request of one operation that may wait at the backend.
+    alone: HashMap<Key, Alone>,
+    closed: bool,
+}
+
+struct InFlight {
+    request: u64,
+    /// From when on it does not count.
+    slow: Instant,
+}
+
+#[derive(Default)]
+struct Alone {
+    requests: u32,
+    /// Whether an operation of the key was left out of a batch: the key is blocked until these requests
+    /// have ended, so that its operations keep their order.
+    blocks: bool,
+}
+
+/// What became of an operation that was submitted.
+pub(crate) struct Submitted<T> {
+    /// When its request was sent.
+    pub(crate) sent: Moment,
+    pub(crate) result: Result<Attempted<T>, BatchError>,
+}
+
+/// Why an operation never was, and never will be, submitted.
+pub(crate) enum NotSubmitted {
+    TooLate,
+    /// The manager was shut down.
+    Closed,
+}
+
+type SubmitResult<T> = Result<Submitted<T>, NotSubmitted>;
+
+/// The two kinds of operations, by their results.
+pub(crate) trait Operation: Copy + Send + 'static {
+    fn queue(state: &mut State) -> &mut Queue<Self>;
+    fn alone(pending: Pending<Self>) -> Operations;
+    /// Submits it in a batch of its own.
+    fn submit(
+        batcher: &Batcher,
+        claim: Arc<Claim>,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Attempted<Self>, BatchError>> + Send;
+    /// Whether it is submitted in spite of a shutdown.
+    const OUTLIVES_SHUTDOWN: bool;
+}
+
+impl Batcher {
+    /// A batcher for this driver.
+    pub fn new(driver: Arc<dyn LockDriver>) -> Self {
+        Self(Arc::new(Inner {
+            clock: driver.clock(),
+            limits: driver.capabilities().flights,
+            driver,
+            jitter: Jitter::random(),
+            state: Mutex::default(),
+            singles: [Semaphore::new(SINGLES), Semaphore::new(SINGLES)],
+        }))
+    }
+
+    /// Submits operations of different claims, together with those of other callers. An operation that was
+    /// not submitted at `latest` never is: its result is a retryable error.
+    ///
+    /// # Cancel safety
+    /// What was not submitted never is; the rest may be carried out.
+    pub async fn submit(&self, batch: Batch<'_>, latest: Moment) -> BatchOutcome {
+        let latest = Some(latest);
+        let release = |claim: &Arc<Claim>| self.submission(claim.clone(), Patience::Try, latest);
+        let acquire = |it: &Acquire| self.submission(it.claim.clone(), it.patience, latest);
+        let mut releases: Vec<Submission<Released>> = batch.releases.iter().map(release).collect();
+        let mut acquires: Vec<Submission<Acquisition>> =
+            batch.acquires.iter().map(acquire).collect();
+        if self.0.limits.steps > 1 {
+            let mut state = self.state();
+            releases.iter_mut().for_each(|it| it.enqueue(&mut state));
+            acquires.iter_mut().for_each(|it| it.enqueue(&mut state));
+        }
+        let released = join_all(releases.iter_mut().map(Submission::result));
+        let acquired = join_all(acquires.iter_mut().map(Submission::result));
+        let (released, acquired) = join(released, acquired).await;
+        BatchOutcome { released, acquired }
+    }
+
+    /// An operation that is about to be submitted, when its outcome is first polled.
+    pub(crate) fn submission<T: Operation>(
+        &self,
+        claim: Arc<Claim>,
+        patience: Patience,
+        latest: Option<Moment>,
+    ) -> Submission<T> {
+        Submission {
+            batcher: self.clone(),
+            claim,
+            patience,
+            latest,
+            queued: None,
+            collecting: None,
+            is_sent: false,
+        }
+    }
+
+    /// Removes a claim from its queue. "Not found" after an attempt that got no answer is taken for
+    /// the end of that attempt.
+    pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let mut release = self.submission::<Released>(claim.clone(), Patience::Try, None);
+        match release.result().await? {
+            Attempted { ambiguous: 1.., .. } => Ok(Released::Removed),
+            Attempted { result, .. } => Ok(result),
+        }
+    }
+
+    /// Many operations are about to be asked for: the first waits for the others.
+    pub(crate) fn expect_several(&self) {
+        self.state().uncontended = 0;
+    }
+
+    /// No acquire is submitted from now on.
+    pub(crate) fn close(&self) {
+        self.0.singles[0].close();
+        let pending = {
+            let mut state = self.state();
+            state.closed = true;
+            state.acquires.drain()
+        };
+        pending.for_each(|pending| pending.refuse(NotSubmitted::Closed));
+    }
+
+    /// The pause before operations that failed are submitted again.
+    pub(crate) fn backoff(&self, failures: u32) -> Duration {
+        self.0.jitter.backoff(failures)
+    }
+
+    fn backend(&self) -> &'static str {
+        self.0.driver.capabilities().backend
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.0.state)
+    }
+
+    /// What may leave now.
+    fn ready(&self, state: &mut State) -> Vec<Request> {
+        let limits = self.0.limits;
+        let mut requests = Vec::new();
+        while state.in_flight.len() < limits.at_once {
+            let State { releases, acquires, alone, .. } = &mut *state;
+            let is_blocked = |key: &Key| alone.get(key).is_some_and(|alone| alone.blocks);
+            let mut room = Room::new(limits);
+            let releases = releases.fill(&mut room, false, is_blocked);
+            let acquires = acquires.fill(&mut room, !limits.same_key, is_blocked);
+            let operations = Operations { releases, acquires };
+            let patience = match operations.len() {
+                0 => break,
+                1 => PATIENCE,
+                _ => SLOW,
+            };
+            let request = Request::new(self, state, operations);
+            let slow = Instant::now() + patience;
+            state.in_flight.push(InFlight { request: request.number, slow });
+            requests.push(request);
+        }
+        requests
+    }
+
+    /// Runs requests in tasks of their own; returns them where there is no runtime.
+    fn spawn(&self, requests: Vec<Request>) -> Vec<Request> {
+        match Handle::try_current() {
+            _ if requests.is_empty() => requests,
+            Ok(runtime) => {
+                requests.into_iter().for_each(|it| drop(runtime.spawn(it.run())));
+                Vec::new()
+            }
+            Err(_) => requests,
+        }
+    }
+
+    /// Submits what may leave after this operation has waited for long: nothing is waited for any more.
+    /// `None` when the operation has left.
+    fn take_over<T: Operation>(&self, queued: &Queued<T>, key: &Key) -> Option<Vec<Request>> {
+        let mut state = self.state();
+        if !T::queue(&mut state).contains(key, queued.number) {
+            return None;
+        }
+        let now = Instant::now();
+        state.in_flight.retain(|it| now < it.slow);
+        state.collecting.clear();
+        Some(self.ready(&mut state))
+    }
+}
+
+impl fmt::Debug for Batcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batcher").field("driver", &self.0.driver).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn pending(&self) -> usize {
+        self.releases.len() + self.acquires.len()
+    }
+
+    /// Something is submitted after the next yield.
+    fn collect(&mut self, batcher: &Batcher) -> Collecting {
+        let number = self.next();
+        self.collecting.push(number);
+        Collecting { batcher: batcher.clone(), number: Some(number) }
+    }
+}
+
+impl Operation for Acquisition {
+    const OUTLIVES_SHUTDOWN: bool = false;
+
+    fn queue(state: &mut State) -> &mut Queue<Self> {
+        &mut state.acquires
+    }
+
+    fn alone(pending: Pending<Self>) -> Operations {
+        Operations { releases: Vec::new(), acquires: vec![pending] }
+    }
+
+    async fn submit(
+        batcher: &Batcher,
+        claim: Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Attempted<Self>, BatchError> {
+        let acquires = [Acquire { claim, patience }];
+        let outcome = batcher.call_driver(Batch { releases: &[], acquires: &acquires }).await?;
+        outcome.acquired.into_iter().next().unwrap_or_else(|| Err(batcher.no_result()))
+    }
+}
+
+impl Operation for Released {
+    const OUTLIVES_SHUTDOWN: bool = true;
+
+    fn queue(state: &mut State) -> &mut Queue<Self> {
+        &mut state.releases
+    }
+
+    fn alone(pending: Pending<Self>) -> Operations {
+        Operations { releases: vec![pending], acquires: Vec::new() }
+    }
+
+    async fn submit(
+        batcher: &Batcher,
+        claim: Arc<Claim>,
+        _: Patience,
+    ) -> Result<Attempted<Self>, BatchError> {
+        let outcome = batcher.call_driver(Batch { releases: &[claim], acquires: &[] }).await?;
+        outcome.released.into_iter().next().unwrap_or_else(|| Err(batcher.no_result()))
+    }
+}
+
+/// A yield of the scheduler, after which the pending operations are submitted: also when this is dropped.
+struct Collecting {
+    batcher: Batcher,
+    /// `None` when it is over.
+    number: Option<u64>,
+}
+
+impl Collecting {
+    /// What is to be submitted now. Less than half a batch is left to another one that collects.
+    fn end(&mut self) -> Vec<Request> {
+        let Some(number) = self.number.take() else { return Vec::new() };
+        let mut state = self.batcher.state();
+        state.collecting.retain(|it| *it != number);
+        if !state.collecting.is_empty() && state.pending() < self.batcher.0.limits.steps / 2 {
+            return Vec::new();
+        }
+        self.batcher.ready(&mut state)
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        let requests = self.end();
+        drop(self.batcher.spawn(requests));
+    }
+}
+
+/// One operation, from the side of the task that asked for it. Dropped before it was submitted, it
+/// never is.
+pub(crate) struct Submission<T: Operation> {
+    batcher: Batcher,
+    claim: Arc<Claim>,
+    patience: Patience,
+    latest: Option<Moment>,
+    /// `None` before it is pending, and after its outcome.
+    queued: Option<Queued<T>>,
+    /// Where it submits what is pending.
+    collecting: Option<Collecting>,
+    /// Whether it was sent by itself.
+    is_sent: bool,
+}
+
+struct Queued<T> {
+    number: u64,
+    outcome: oneshot::Receiver<SubmitResult<T>>,
+}
+
+impl<T: Operation> Submission<T> {
+    /// What became of the operation. To be asked for once.
+    ///
+    /// # Cancel safety
+    /// [`withdraw`](Self::withdraw) says whether it was submitted.
+    pub(crate) async fn outcome(&mut self) -> SubmitResult<T> {
+        let batcher = self.batcher.clone();
+        if batcher.0.limits.steps <= 1 {
+            return self.by_itself(&batcher).await;
+        }
+        if self.queued.is_none() {
+            self.enqueue(&mut batcher.state());
+        }
+        if self.collecting.is_some() && batcher.state().uncontended <= UNCONTENDED {
+            yield_now().await;
+        }
+        if let (Some(mut collecting), Some(queued)) = (self.collecting.take(), &self.queued) {
+            let mut requests = collecting.end();
+            if !matches!(&requests[..], [request] if request.is_only(queued.number)) {
+                requests = batcher.spawn(requests);
+            }
+            for request in requests {
+                request.run_here().await;
+            }
+        }
+        self.told(&batcher).await
+    }
+
+    /// The same, where an operation that was not submitted is an error of its own.
+    async fn result(&mut self) -> Result<Attempted<T>, BatchError> {
+        let refused = |error| Err(BatchError::refused(error));
+        match self.outcome().await {
+            Ok(submitted) => submitted.result,
+            Err(NotSubmitted::Closed) => refused(Error::Closed),
+            Err(NotSubmitted::TooLate) => refused(Error::retryable(
+                self.batcher.backend(),
+                "too many requests are in flight: nothing was sent",
+            )),
+        }
+    }
+
+    /// Waits for the outcome, and submits what may leave where nothing else does.
+    async fn told(&mut self, batcher: &Batcher) -> SubmitResult<T> {
+        let Some(queued) = &mut self.queued else { return Err(NotSubmitted::Closed) };
+        let mut patience = PATIENCE;
+        let told = loop {
+            tokio::select! {
+                biased;
+                told = &mut queued.outcome => break told,
+                () = pause(patience) => {}
+            }
+            // Thousands may wait for their turn in good order.
+            patience = SLOW.min(patience * 2);
+            match batcher.take_over(queued, &self.claim.key) {
+                Some(requests) => drop(batcher.spawn(requests)),
+                None => break (&mut queued.outcome).await,
+            }
+        };
+        self.queued = None;
+        // Without a word when its request was cut short.
+        told.unwrap_or_else(|_| {
+            let why = "the request was cut short: its runtime ended, say";
+            let error = BatchError::unknown(Error::retryable(batcher.backend(), why));
+            Ok(Submitted { sent: batcher.0.clock.now(), result: Err(error) })
+        })
+    }
+
+    /// For a backend that takes one operation in a request: waits for no other.
+    async fn by_itself(&mut self, batcher: &Batcher) -> SubmitResult<T> {
+        let permits = &batcher.0.singles[usize::from(T::OUTLIVES_SHUTDOWN)];
+        let permit = permits.acquire().await.map_err(|_| NotSubmitted::Closed)?;
+        let sent = batcher.0.clock.now();
+        if self.latest.is_some_and(|latest| latest <= sent) {
+            return Err(NotSubmitted::TooLate);
+        }
+        self.is_sent = true;
+        let mut request = std::pin::pin!(T::submit(batcher, self.claim.clone(), self.patience));
+        let result = tokio::select! {
+            biased;
+            result = request.as_mut() => result,
+            () = pause(SLOW) => {
+                drop(permit);
+                request.await
+            }
+        };
+        Ok(Submitted { sent, result })
+    }
+
+    /// Adds it to the pending operations; not after a shutdown.
+    fn enqueue(&mut self, state: &mut State) {
+        if state.closed && !T::OUTLIVES_SHUTDOWN {
+            return;
+        }
+        let meets_others = !state.in_flight.is_empty() || state.pending() > 0;
+        state.uncontended = if meets_others { 0 } else { state.uncontended.saturating_add(1) };
+        let pending = self.pending(state);
+        T::queue(state).insert(pending);
+        let is_free = state.in_flight.len() < self.batcher.0.limits.at_once;
+        if is_free && state.collecting.is_empty() {
+            self.collecting = Some(state.collect(&self.batcher));
+        }
+    }
+
+    fn pending(&mut self, state: &mut State) -> Pending<T> {
+        let (told, outcome) = oneshot::channel();
+        let number = state.next();
+        self.queued = Some(Queued { number, outcome });
+        let (claim, patience, latest) = (self.claim.clone(), self.patience, self.latest);
+        Pending { number, claim, patience, latest, ambiguous: 0, told }
+    }
+
+    /// Takes it back; says whether it never was submitted, and never will be.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        let Some(queued) = self.queued.take() else { return !self.is_sent };
+        let removed = T::queue(&mut self.batcher.state()).remove(&self.claim.key, queued.number);
+        // The others leave without it.
+        self.collecting = None;
+        // What was left out of a batch that was sent twice may have been carried out.
+        removed.is_some_and(|pending| pending.ambiguous == 0)
+    }
+}
+
+impl<T: Operation> Drop for Submission<T> {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+/// Without a runtime there are no timers.
+async fn pause(patience: Duration) {
+    match Handle::try_current() {
+        Ok(_) => tokio::time::sleep(patience).await,
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,105 @@
+//! What the driver, its batches, renewals and background tasks share, and how a script is called.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{BatchError, KnownBases, Writes};
+use lockkit_core::{Capabilities, Error};
+use redis::Value;
+
+use crate::error::{RequestError, is_about_rights, to_error};
+use crate::locator::ServerLocator;
+use crate::peer::Response;
+use crate::publisher::{Publisher, missing_rights};
+use crate::replicas::Replicas;
+use crate::scan::ScanCache;
+use crate::script::{self, Call, Script};
+use crate::server::Priority;
+use crate::tokens::HighestTokens;
+use crate::transport::Transport;
+use crate::waiters::WaiterRegistry;
+use crate::{BACKEND, keys};
+
+pub(crate) struct RedisInner {
+    pub(crate) transport: Transport,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) waiters: WaiterRegistry,
+    pub(crate) tokens: HighestTokens,
+    pub(crate) bases: KnownBases,
+    pub(crate) writes: Writes,
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) listing: ScanCache,
+    pub(crate) locator: Arc<ServerLocator>,
+    /// How long one command may take.
+    pub(crate) limit: Duration,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl RedisInner {
+    /// Calls a script, for its value alone.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[impl AsRef<str> + Sync],
+        args: &[impl AsRef<[u8]> + Sync],
+    ) -> Result<Value, Error> {
+        Ok(self.call(script, &Call::new(keys, args)).await?.value)
+    }
+
+    /// Calls a script: one round trip, and a second one when the server has forgotten the script. When
+    /// the connection turns out to be dead, once more over a new one.
+    pub(crate) async fn call<K: AsRef<str> + Sync, A: AsRef<[u8]> + Sync>(
+        &self,
+        script: &Script,
+        call: &Call<'_, K, A>,
+    ) -> Result<Response<Value>, BatchError> {
+        let text = script.text(self.publisher.is_muted());
+        let key = call.keys[0].as_ref();
+        let never = match self.transport {
+            Transport::Cluster(_) => keys::never(key),
+            _ => None,
+        };
+        let (mut whole, mut repeated, mut ambiguous) = (false, false, 0);
+        let failed = loop {
+            let command = call.command(text, whole, never.as_deref(), ambiguous > 0);
+            let failed = match self.transport.send(&command, key, script.priority).await {
+                Ok(mut response) => {
+                    response.ambiguous = ambiguous;
+                    response.value = self.publisher.read(response.value);
+                    match response.value {
+                        Value::ServerError(error) => RequestError::of(error.into()),
+                        _ => return Ok(response),
+                    }
+                }
+                Err(failed) => failed,
+            };
+            if script::is_unknown(&failed.error) && !whole {
+                whole = true;
+                continue;
+            }
+            ambiguous += failed.ambiguous;
+            if repeated || !failed.retry {
+                break failed.error;
+            }
+            (whole, repeated) = (false, true);
+        };
+        let error = match is_about_rights(&failed) {
+            true => Box::pin(self.forbidden(failed, key)).await,
+            false => to_error(failed),
+        };
+        Err(BatchError::refused(error).after(ambiguous))
+    }
+
+    /// The error for a call that the server refused to this user: it says which right is missing, where
+    /// the server can tell.
+    async fn forbidden(&self, error: redis::RedisError, key: &str) -> Error {
+        let none: [&str; 0] = [];
+        let command =
+            Call::new(&[key], &none).command(script::RIGHTS.text(true), true, None, false);
+        let rights = self.transport.send(&command, key, Priority::First).await;
+        match rights.ok().and_then(|rights| missing_rights(&rights.value)) {
+            Some(names) => Error::permanent(BACKEND, format!("the user may not call {names}")),
+            None => to_error(error),
+        }
+    }
+}
