@@ -131,38 +131,6 @@ impl<K: Eq + Hash> Waiters<K> {
         self.came.notify_waiters();
     }
 
-    /// This batch is about to be submitted. A claim is known here before it is in its queue: a message may
-    /// be faster than the result of its acquire.
-    pub fn submits(&self, batch: &Batch<'_>) {
-        let mut waiters = locked(&self.waiters);
-        for Acquire { claim, patience } in batch.acquires {
-            if *patience == Patience::Wait {
-                let name = (self.name)(&claim.id);
-                waiters.entry(name).or_insert_with(|| Waiter::new(claim));
-            }
-        }
-        for claim in batch.releases {
-            waiters.remove(&(self.name)(&claim.id));
-        }
-        drop(waiters);
-        self.came.notify_waiters();
-    }
-
-    /// The result of an acquire of this claim; `lease` as in [`queued`](Self::queued).
-    pub fn acquired(
-        &self,
-        id: &ClaimId,
-        result: Result<&Acquisition, &Error>,
-        lease: Option<Duration>,
-    ) {
-        match result {
-            Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
-            // It may be in its queue: it is known here until it is released.
-            Err(Error::Backend { .. }) => {}
-            _ => self.strike(id),
-        }
-    }
-
     /// The state of a claim after a renewal that core asked for; of one that waits, it is asked about
     /// again when `lease` is over, as in [`queued`](Self::queued).
     pub fn renewed(&self, id: &ClaimId, renewal: &Renewal, lease: Option<Duration>) {

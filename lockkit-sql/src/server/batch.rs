@@ -37,7 +37,7 @@ impl<D: Dialect> SqlServerInner<D> {
         self: &Arc<Self>,
         batch: Batch<'_>,
     ) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submits(&batch);
+        self.waiters.claims.submitting(batch);
         let releases = batch.releases.iter().map(|c| Operation::new(c, OperationKind::Release));
         let acquires = batch.acquires.iter().map(|acquire| {
             let kind = match acquire.patience {
