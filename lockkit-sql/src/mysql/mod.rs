@@ -246,9 +246,9 @@ fn judge(error: &sqlx::Error) -> ErrorClass {
         // Ended by an administrator or for idleness; a statement that was cancelled may have
         // left a transaction open, which ends with its connection.
         Some(1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
-            ErrorClass::Gone
+            ErrorClass::ConnectionLost
         }
-        Some(3024 | 3169) => ErrorClass::Gone,
+        Some(3024 | 3169) => ErrorClass::ConnectionLost,
         Some(TOO_LARGE) => ErrorClass::TooLarge,
         // Closed for idleness.
         Some(4031) => ErrorClass::Closed,

@@ -97,7 +97,7 @@ pub(super) fn as_text(steps: &[String], prefix: &str) -> String {
     text
 }
 
-/// Makes what is missing or older.
+/// Makes what is missing.
 pub(super) async fn install(
     dialect: &MySql,
     connection: &mut MySqlConnection,

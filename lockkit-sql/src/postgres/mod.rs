@@ -288,7 +288,7 @@ fn judge(error: &sqlx::Error) -> ErrorClass {
         "40001" | "40P01" => ErrorClass::Again,
         "55P03" => ErrorClass::Blocked,
         // Ended by an administrator.
-        "57P01" | "57P02" => ErrorClass::Gone,
+        "57P01" | "57P02" => ErrorClass::ConnectionLost,
         // Closed for idleness.
         "57P05" | "25P03" => ErrorClass::Closed,
         "3F000" | "42P01" | "42703" | "42883" => ErrorClass::NoTables,
@@ -296,7 +296,7 @@ fn judge(error: &sqlx::Error) -> ErrorClass {
         "42501" => ErrorClass::Forbidden,
         // Starting, cancelled, out of memory or disk or connections.
         "57P03" | "57014" => ErrorClass::Later,
-        code if code.starts_with("08") => ErrorClass::Gone,
+        code if code.starts_with("08") => ErrorClass::ConnectionLost,
         code if code.starts_with("53") || code.starts_with("58") => ErrorClass::Later,
         _ => ErrorClass::Never,
     }
@@ -455,7 +455,7 @@ mod tests {
     fn a_connection_that_broke_is_worth_another_and_a_wrong_url_is_not() {
         let dialect = dialect(ServerDurability::Full);
         let broken = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-        assert_eq!(dialect.class(&broken), ErrorClass::Gone);
+        assert_eq!(dialect.class(&broken), ErrorClass::ConnectionLost);
         assert_eq!(dialect.class(&sqlx::Error::PoolClosed), ErrorClass::Never);
         assert!(matches!(Postgres::parse("postgres://h:port/db"), Err(Error::Config(_))));
     }

@@ -373,7 +373,7 @@ pub enum ErrorClass {
     /// nothing.
     Blocked,
     /// The connection is gone; it may have acted. Another one may do.
-    Gone,
+    ConnectionLost,
     /// The connection was closed before the request came; it did not act. Another one may do.
     Closed,
     /// The request was too large as a whole, and the connection is closed; of its parts, some may have been
@@ -400,14 +400,17 @@ impl ErrorClass {
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed
-            | sqlx::Error::PoolTimedOut => Self::Gone,
+            | sqlx::Error::PoolTimedOut => Self::ConnectionLost,
             _ => Self::Never,
         }
     }
 
     /// Whether the same may work when it is asked again.
     pub(crate) fn may_pass(self) -> bool {
-        matches!(self, Self::Again | Self::Blocked | Self::Gone | Self::Closed | Self::Later)
+        matches!(
+            self,
+            Self::Again | Self::Blocked | Self::ConnectionLost | Self::Closed | Self::Later
+        )
     }
 
     /// The error for who asked, where nothing more is to be said.

@@ -114,9 +114,9 @@ impl<D: Dialect> SqlServerInner<D> {
                     return Err(blocked);
                 }
                 ErrorClass::Again | ErrorClass::Blocked => {}
-                class @ (ErrorClass::Gone | ErrorClass::Closed) => {
+                class @ (ErrorClass::ConnectionLost | ErrorClass::Closed) => {
                     self.forget_connections();
-                    tries.ambiguous += u32::from(sent && class == ErrorClass::Gone);
+                    tries.ambiguous += u32::from(sent && class == ErrorClass::ConnectionLost);
                     // A server that is down is core's to wait for.
                     if tries.lost {
                         let error = BatchError::refused(Error::retryable(D::BACKEND, error));
@@ -211,7 +211,7 @@ impl<D: Dialect> SqlServerInner<D> {
     fn closes(&self, error: &sqlx::Error) -> bool {
         matches!(
             self.dialect.class(error),
-            ErrorClass::Gone
+            ErrorClass::ConnectionLost
                 | ErrorClass::Closed
                 | ErrorClass::InParts
                 | ErrorClass::TooLarge
