@@ -7,7 +7,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod error;
 mod fence;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -18,10 +17,9 @@ mod rows;
 pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-mod wake;
+mod waiters;
 
-pub use error::WorkError;
-pub use fence::{Fenced, FencedWrite};
+pub use fence::{Fenced, FencedWrite, WorkError};
 pub use lockkit_core::Fence;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlDriver;

@@ -1,8 +1,9 @@
 //! How claims stand in rows: what the columns of every dialect mean, and back. No SQL and no I/O.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Error, Key, Mode, Name, Namespace, Result, Space, Token};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -46,12 +47,12 @@ pub(crate) const fn space_of(number: i64) -> Space {
     if number == 0 { Space::Lock } else { Space::Semaphore }
 }
 
-/// The columns by which a list is known, in the order in which lists are locked.
+/// The columns by which a queue is known, in the order in which queues are locked.
 pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
     (key.namespace.as_str(), space_number(key.space), key.name.as_str())
 }
 
-/// The list of these columns; `None` where they are damaged.
+/// The queue of these columns; `None` where they are damaged.
 pub(crate) fn key_of(namespace: &str, space: i64, name: &str) -> Option<Key> {
     let namespace = Namespace::new(namespace).ok()?;
     Some(Key::new(namespace, space_of(space), Name::new(name).ok()?))
@@ -74,25 +75,21 @@ pub(crate) fn token_of(number: i64) -> Token {
     Token::new(number.max(1) as u64).expect("a positive i64 is a token")
 }
 
-/// Whom the text of a row names.
-pub(crate) fn identity_of(json: &str) -> ClientIdentity {
-    let unknown = || "unknown".to_owned();
-    let nobody = |_| ClientIdentity { host: unknown(), pid: 0, program: unknown() };
-    serde_json::from_str(json).unwrap_or_else(nobody)
+/// A break record of a row.
+pub(crate) fn break_record(json: Option<impl AsRef<[u8]>>) -> Option<BreakRecord> {
+    BreakRecord::from_json(json?)
 }
 
-/// The text of an identity or a break record.
-pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("plain data becomes JSON")
-}
-
-/// What `to_json` wrote.
-pub(crate) fn break_record(json: Option<String>) -> Option<BreakRecord> {
-    serde_json::from_str(&json?).ok()
+/// The refusal of tables that another version of lockkit made.
+pub(crate) fn other_version(place: &str, found: impl Display, needed: i64) -> String {
+    format!(
+        "the lockkit tables at {place} have version {found}, and this lockkit needs version \
+         {needed}: use the lockkit that made them, or drop them, which ends all locks in them"
+    )
 }
 
 /// Whether a token, or a base of tokens, may be raised to this: half of the range is left.
-pub(crate) fn check_raise(token: u64) -> Result<(), Error> {
+pub(crate) fn check_raise(token: u64) -> Result<()> {
     match token <= i64::MAX as u64 / 2 {
         true => Ok(()),
         false => Err(Error::config("this is beyond half of all tokens: too few would be left")),

@@ -113,13 +113,34 @@ async fn made(folder: &tempfile::TempDir) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_left_alone() {
+async fn tables_of_another_version_are_refused_and_left_alone() {
     let folder = folder();
     let path = made(&folder).await;
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[60..64].copy_from_slice(&7u32.to_be_bytes());
-    std::fs::write(&path, bytes).unwrap();
-    refuses(&path, &["schema version 7", "update lockkit"]).await;
+    for version in [1, 7] {
+        bytes[60..64].copy_from_slice(&u32::to_be_bytes(version));
+        std::fs::write(&path, &bytes).unwrap();
+        let told = format!("have version {version}, and this lockkit needs version 2");
+        refuses(&path, &[&told, "use the lockkit that made them, or drop them"]).await;
+    }
+}
+
+/// The header of such a file is another program's.
+#[tokio::test]
+async fn tables_of_another_version_beside_others_are_refused() {
+    let folder = folder();
+    let path = folder.path().join("app.db");
+    let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    let open = || SqliteDriver::with_pool(pool.clone(), SqliteOptions::default());
+    open().await.unwrap().close().await;
+    for version in [1, 7] {
+        let other = format!("UPDATE lockkit_meta SET version = {version}");
+        pool.execute(lockkit_sql::sqlx::AssertSqlSafe(other)).await.unwrap();
+        let refused = open().await.unwrap_err().to_string();
+        let told = format!("have version {version}, and this lockkit needs version 2");
+        assert!(refused.contains(&told), "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -40,10 +40,9 @@ async fn count(url: &str, namespace: &Namespace) -> Result<u64, sqlx::Error> {
     let mut connection = MySqlConnection::connect(url).await?;
     let (rows,): (i64,) = sqlx::query_as(
         "SELECT (SELECT COUNT(*) FROM lockkit_claims WHERE namespace = ?) \
-         + (SELECT COUNT(*) FROM lockkit_names AS n WHERE namespace = ? \
-           AND NOT EXISTS (SELECT 1 FROM lockkit_limits AS l WHERE l.namespace = n.namespace \
-             AND l.space = n.space AND l.name = n.name) \
-           AND (crowd OR \
+         + (SELECT COUNT(*) FROM lockkit_names WHERE namespace = ? \
+           AND fixed_limit IS NULL \
+           AND (has_claim_rows OR \
            expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))) \
          + (SELECT COUNT(*) FROM lockkit_registers WHERE namespace = ? AND value IS NOT NULL \
            AND expires IS NULL)",

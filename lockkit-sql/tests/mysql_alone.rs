@@ -57,7 +57,7 @@ impl Scene {
         }
         let left = format!(
             "SELECT COUNT(*) FROM lockkit_names WHERE name = '{name}' AND id IS NOT NULL \
-             AND expires = 0 AND NOT crowd"
+             AND expires = 0 AND NOT has_claim_rows"
         );
         assert_eq!(self.number(&left).await, 1, "the row is what this test is about");
         last.unwrap()
@@ -73,7 +73,7 @@ impl Scene {
             limit: 100,
         };
         assert!(self.driver.list(&all).await.unwrap().states.is_empty());
-        assert_eq!(self.number("SELECT COUNT(*) FROM lockkit_line").await, 0);
+        assert_eq!(self.number("SELECT COUNT(*) FROM lockkit_queue").await, 0);
         assert_eq!(self.number("SELECT COUNT(*) FROM lockkit_claims").await, 0);
     }
 }

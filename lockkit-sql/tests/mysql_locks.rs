@@ -68,15 +68,15 @@ async fn carry(connection: &mut MySqlConnection, names: &[&str]) -> Vec<String> 
     let ids = 'a'..='z';
     let steps = names.iter().zip(ids).enumerate();
     let rest: String = steps.map(|(number, (name, id))| packed(number, name, id)).collect();
-    let call = sqlx::query("CALL lockkit_carry('', 0, '', 0, '', ?, '')").bind(rest.into_bytes());
+    let call = sqlx::query("CALL lockkit_submit('', 0, '', 0, '', ?, '')").bind(rest.into_bytes());
     let row = call.fetch_one(connection).await.unwrap();
-    let told: String = row.get("told");
+    let told: String = row.get("answers");
     let steps = told.split_terminator(';').map(|told| told.split(',').nth(1).unwrap().to_owned());
     steps.collect()
 }
 
 #[tokio::test]
-async fn a_flight_waits_for_no_row_that_is_locked_and_leaves_out_its_step() {
+async fn a_batch_waits_for_no_row_that_is_locked_and_leaves_out_its_step() {
     let mut scene = Scene::set().await;
     for name in ["a", "b", "c"] {
         scene.locks.mutex(name).lock().await.unwrap().release().await.unwrap();
@@ -144,7 +144,7 @@ async fn a_renewal_waits_for_no_row_of_another_name() {
 
 /// Six clients on ten names, whose flights take and give them back in any order.
 #[tokio::test]
-async fn clients_that_carry_flights_of_the_same_names_never_deadlock() {
+async fn clients_that_carry_batches_of_the_same_names_never_deadlock() {
     const CLIENTS: usize = 6;
     let mut scene = Scene::set().await;
     let mut clients = tokio::task::JoinSet::new();

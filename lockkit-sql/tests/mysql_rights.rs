@@ -80,8 +80,7 @@ impl Scene {
 
     /// What is in the tables.
     async fn contents(&mut self) -> Vec<i64> {
-        let tables =
-            ["names", "claims", "fences", "breaks", "limits", "registers", "bases", "meta"];
+        let tables = ["names", "claims", "fences", "breaks", "registers", "counters", "meta"];
         let tables: Vec<_> = tables.iter().map(|table| format!("lockkit_{table}")).collect();
         let sums = format!("CHECKSUM TABLE {}", tables.join(", "));
         let sums = self.admin.fetch_all(AssertSqlSafe(sums)).await.unwrap();

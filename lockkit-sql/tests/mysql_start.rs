@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::LockDriver;
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::driver::{LockDriver, SetLimit};
+use lockkit_core::{Key, LockManager, Name, Namespace, Settings, Space};
 use lockkit_lab::{Kind, Server, Shared};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, MySqlPool};
@@ -94,14 +94,23 @@ async fn what_cannot_be_a_place_for_tables_is_refused_before_anything_is_sent() 
 }
 
 #[tokio::test]
-async fn tables_of_a_newer_version_are_left_alone() {
+async fn tables_of_another_version_are_refused_and_left_alone() {
     let url = url().await;
     let options = ServerOptions::default().tables("tomorrow_");
     MySqlDriver::connect_with(&url, options.clone()).await.unwrap().close().await;
     let mut admin = MySqlConnection::connect(&url).await.unwrap();
-    run(&mut admin, "UPDATE tomorrow_meta SET version = 999".to_owned()).await;
-    let refused = MySqlDriver::connect_with(&url, options).await.unwrap_err();
-    assert!(refused.to_string().contains("newer version"), "{refused}");
+    let running = MySqlDriver::connect_with(&url, options.clone()).await.unwrap();
+    for version in [6, 999] {
+        run(&mut admin, format!("UPDATE tomorrow_meta SET version = {version}")).await;
+        let told = format!("have version {version}, and this lockkit needs version 7");
+        let refused = MySqlDriver::connect_with(&url, options.clone()).await.unwrap_err();
+        assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
+        // A driver that finds a procedure missing makes none either.
+        run(&mut admin, "DROP PROCEDURE IF EXISTS tomorrow_resize".to_owned()).await;
+        let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("s").unwrap());
+        let refused = running.resize(&key, SetLimit::To(2)).await.unwrap_err();
+        assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
+    }
 }
 
 #[tokio::test]

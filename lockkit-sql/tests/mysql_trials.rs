@@ -60,7 +60,7 @@ impl Site for MySql {
                         s,
                         &[
                             "DELETE FROM lockkit.lockkit_claims",
-                            "UPDATE lockkit.lockkit_names SET last = 1, expires = 0, crowd = 0, \
+                            "UPDATE lockkit.lockkit_names SET last = 1, expires = 0, has_claim_rows = 0, \
                              next = 0, ends = 0, since = 1",
                         ],
                     )

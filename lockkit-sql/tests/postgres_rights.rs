@@ -19,10 +19,10 @@ use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 const LONG: Duration = Duration::from_secs(300);
-const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "bases"];
+const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "counters"];
 /// What only the sweep needs, which goes on without what it may not; a fence, or a waiter that is not
-/// notified; clients of earlier versions; and what nothing needs.
-const SPARE: [&str; 14] = [
+/// notified; and what nothing needs.
+const SPARE: [&str; 12] = [
     "INSERT ON lockkit_meta",
     "UPDATE ON lockkit_meta",
     "DELETE ON lockkit_meta",
@@ -30,13 +30,11 @@ const SPARE: [&str; 14] = [
     "UPDATE ON lockkit_breaks",
     "DELETE ON lockkit_breaks",
     "DELETE ON lockkit_registers",
-    "DELETE ON lockkit_bases",
-    "EXECUTE ON lockkit_again",
+    "DELETE ON lockkit_counters",
     "EXECUTE ON lockkit_fence",
-    "EXECUTE ON lockkit_look",
+    "EXECUTE ON lockkit_poll",
     // Of a register that was written while the clock was ahead.
     "EXECUTE ON lockkit_rebase",
-    "EXECUTE ON lockkit_store",
     "EXECUTE ON lockkit_sweep",
 ];
 

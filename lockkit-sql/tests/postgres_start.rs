@@ -93,50 +93,6 @@ async fn with_tables_made_by_somebody_else_rights_to_use_them_are_enough() {
     admin.close().await.unwrap();
 }
 
-/// Of an upgrade, under the default that gives new functions to nobody.
-#[tokio::test]
-async fn a_function_that_an_upgrade_adds_is_given_to_those_who_have_the_others() {
-    // A server of its own, whose default rights are changed.
-    let server = Server::start(Kind::Postgres).await.unwrap();
-    let url = server.url();
-    let place = "upgraded_rights";
-    let options = ServerOptions::default().tables(place);
-    let mut admin = PgConnection::connect(&url).await.unwrap();
-    let statements = PostgresDriver::schema(&url, options.clone()).unwrap();
-    let rights = format!(
-        "CREATE ROLE upgraded LOGIN; CREATE ROLE looker LOGIN;
-         ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
-         {statements};
-         GRANT USAGE ON SCHEMA {place} TO upgraded, looker;
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO upgraded;
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {place} TO upgraded;
-         GRANT EXECUTE ON FUNCTION {place}.lockkit_clock TO looker;"
-    );
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(rights))).await.unwrap();
-    // As an earlier version would have left it.
-    let older = format!(
-        "DROP FUNCTION {place}.lockkit_amend; DROP FUNCTION {place}.lockkit_settle;
-         UPDATE {place}.lockkit_meta SET version = 1"
-    );
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(older))).await.unwrap();
-    PostgresDriver::connect_with(&url, options.clone()).await.unwrap().close().await;
-
-    let may = async |role: &str, function: &str, admin: &mut PgConnection| -> bool {
-        let text = format!(
-            "SELECT bool_and(has_function_privilege('{role}', p.oid, 'EXECUTE')) FROM pg_proc AS p
-             WHERE p.pronamespace = '{place}'::regnamespace AND p.proname LIKE '{function}'"
-        );
-        sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(admin).await.unwrap()
-    };
-    assert!(may("upgraded", "lockkit%", &mut admin).await, "all that there are");
-    assert!(may("looker", "lockkit_clock", &mut admin).await);
-    assert!(!may("looker", "lockkit_amend", &mut admin).await, "it had not the others either");
-    let login = url.replacen("postgres@", "upgraded@", 1);
-    let locks = LockManager::new(PostgresDriver::connect_with(&login, options).await.unwrap());
-    let guard = locks.rwlock("a").write().await.unwrap();
-    guard.downgrade().await.unwrap().release().await.unwrap();
-}
-
 #[tokio::test]
 async fn a_place_for_tables_that_is_no_plain_word_is_refused_before_anything_is_sent() {
     let url = with("postgres://nobody@127.0.0.1:1/x", "tables=a\"b");
@@ -145,13 +101,30 @@ async fn a_place_for_tables_that_is_no_plain_word_is_refused_before_anything_is_
 }
 
 #[tokio::test]
-async fn tables_of_a_newer_version_are_left_alone() {
+async fn tables_of_another_version_are_refused_and_left_alone() {
     let url = with(&url().await, "tables=from_tomorrow");
     PostgresDriver::connect(&url).await.unwrap().close().await;
     let mut admin = PgConnection::connect(&self::url().await).await.unwrap();
-    admin.execute("UPDATE from_tomorrow.lockkit_meta SET version = 999").await.unwrap();
-    let refused = PostgresDriver::connect(&url).await.unwrap_err();
-    assert!(refused.to_string().contains("newer version"), "{refused}");
+    let schema = PostgresDriver::schema(&url, ServerOptions::default()).unwrap();
+    for version in [6, 999] {
+        let other = format!(
+            "UPDATE from_tomorrow.lockkit_meta SET version = {version};
+             DROP FUNCTION IF EXISTS from_tomorrow.lockkit_submit"
+        );
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
+        let told = format!("have version {version}, and this lockkit needs version 7");
+        let refused = PostgresDriver::connect(&url).await.unwrap_err();
+        assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
+        // Nor do the statements for people change them.
+        let script = sqlx::raw_sql(AssertSqlSafe(schema.clone()));
+        let refused = admin.execute(script).await.unwrap_err();
+        assert!(refused.to_string().contains(&told), "{refused}");
+        admin.execute("ROLLBACK").await.unwrap();
+        let carry = "SELECT count(*) FROM pg_proc
+            WHERE proname = 'lockkit_submit' AND pronamespace = 'from_tomorrow'::regnamespace";
+        let there: i64 = sqlx::query_scalar(carry).fetch_one(&mut admin).await.unwrap();
+        assert_eq!(there, 0, "nothing was made");
+    }
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ impl Site for Postgres {
                         &[
                             "DELETE FROM lockkit.lockkit_claims",
                             "UPDATE lockkit.lockkit_names SET last = 1, id = NULL, expires = 0, \
-                           crowd = false, used = 1",
+                           has_claim_rows = false, used = 1",
                         ],
                     )
                 },

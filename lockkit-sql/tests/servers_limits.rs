@@ -59,19 +59,6 @@ async fn a_sweep_of_mariadb_leaves_a_name_that_has_a_limit() {
     finds_the_limit(&locks, token).await;
 }
 
-/// The row of a name is made anew, as by whoever empties the tables; the limit has one of its own.
-#[tokio::test]
-async fn a_limit_on_mariadb_outlives_the_row_of_its_name() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
-    let locks = LockManager::new(MySqlDriver::connect(&server.url()).await.unwrap());
-    let token = use_both(&locks).await;
-    let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
-    for _ in 0..2 {
-        admin.execute("DELETE FROM lockkit_names").await.unwrap();
-        finds_the_limit(&locks, token).await;
-    }
-}
-
 /// Who waits for a higher limit hears of it, and does not ask all the time.
 #[tokio::test]
 async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
@@ -84,8 +71,8 @@ async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
         async move { pool.acquire().await }
     });
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
-    let look = "SELECT s.ahead, s.look, c.wait_ttl FROM lockkit.lockkit_claims AS c \
-        CROSS JOIN LATERAL lockkit.lockkit_stands(c.id, lockkit.lockkit_clock()) AS s";
+    let look = "SELECT s.ahead, s.next_poll, c.wait_ttl FROM lockkit.lockkit_claims AS c \
+        CROSS JOIN LATERAL lockkit.lockkit_claim_state(c.id, lockkit.lockkit_clock()) AS s";
     let row = loop {
         match admin.fetch_optional(look).await.unwrap() {
             Some(row) => break row,

@@ -3,10 +3,10 @@
 //! The claim's own row is not locked, or its renewal would wait for the transaction: a row in
 //! `lockkit_fences` stands for it, made by [`HeldLock::anchor`] on lockkit's own connection. The
 //! transaction locks that row for sharing, which reads it as it is now at every isolation level;
-//! and whoever takes the claim out of its list deletes the row first, or leaves the claim.
+//! and an operation that takes the claim out of its queue deletes the row first, or leaves the claim.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, HeldLock, Token};
+use lockkit_core::{Error, Fence, HeldLock, Result, Token};
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{AssertSqlSafe, Executor, MySql as Db, Transaction};
 
@@ -21,7 +21,7 @@ const ON_GALERA: &str = "a fence does not hold on Galera, where other nodes do n
 
 #[async_trait]
 impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for HeldLock {
-    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
+    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<()> {
         let tables = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
         // MariaDB has no `FOR SHARE`. MySQL has no Galera, and takes what is in `/*M! */` for a comment.
         let statement = format!(
@@ -44,7 +44,7 @@ impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for HeldLock {
 
 #[async_trait]
 impl FencedWrite for Transaction<'_, Db> {
-    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced> {
         // The count of rows does not tell an equal token from a lower one; the last insert id is
         // the greater of the two tokens.
         let written = sqlx::query(
@@ -68,7 +68,7 @@ impl FencedWrite for Transaction<'_, Db> {
 /// sqlx's rollback.
 async fn refused(tx: &mut Transaction<'_, Db>, error: sqlx::Error) -> Error {
     if !has_ended(tx, &error).await {
-        return judge(&error).told(BACKEND, error);
+        return judge(&error).into_error(BACKEND, error);
     }
     // Where this fails, so does what follows: the connection is gone.
     let _ = tx.execute("START TRANSACTION READ ONLY").await;

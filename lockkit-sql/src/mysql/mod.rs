@@ -2,14 +2,13 @@
 //! nothing of the queue is said here.
 #![doc = include_str!("guide.md")]
 
+mod batch;
 mod fence;
-mod flight;
-mod memory;
 mod packet;
 mod promises;
+mod requests;
 mod schema;
 mod statement;
-mod verbs;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -19,31 +18,32 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
-use crate::server::dialect::{Arg, Commands, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::dialect::{
+    Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, Row, StatementId,
+};
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
+use batch::UncontendedNames;
 pub use fence::TOKENS_TABLE;
-use memory::Memory;
 use packet::{InParts, Packet};
-use schema::Step;
 use statement::{Statement, wrong_arguments};
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
 pub struct MySql {
-    statements: HashMap<Verb, Statement>,
-    swift_acquire: Statement,
-    swift_release: Statement,
+    statements: HashMap<StatementId, Statement>,
+    fast_acquire: Statement,
+    fast_release: Statement,
     rebase: Statement,
     /// What makes the tables and procedures, in order.
-    schema: Vec<Step>,
+    schema: Vec<String>,
     prefix: String,
-    alone: Memory,
+    uncontended: UncontendedNames,
     packet: Packet,
-    /// Where the last bite of the sweep ended: a list, or nothing.
+    /// Where the last bite of the sweep ended: a queue, or nothing.
     swept: Mutex<Row>,
 }
 
@@ -52,7 +52,7 @@ pub type MySqlDriver = ServerDriver<MySql>;
 
 const BACKEND: &str = "mysql";
 
-/// Names that nobody used for so long are removed.
+/// Names that were not used for so long are removed.
 const IDLE: Duration = Duration::from_secs(86_400);
 /// For how long the last write of an empty register is remembered.
 const GRACE: Duration = Duration::from_secs(600);
@@ -65,7 +65,7 @@ const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 /// variables have other names, or are missing, on one of the servers: a comment with `M!` is read by
 /// MariaDB alone (from a version on), one with `!80000` by MySQL alone.
 ///
-/// The timeouts: a verb whose caller has given up must not wait on at the server, and act then.
+/// The timeouts: an operation whose caller has given up must not wait on at the server, and act then.
 const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
     autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
     sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
@@ -74,32 +74,32 @@ const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeo
     /*M!110602 , innodb_snapshot_isolation = 0 */ \
     /*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */";
 
-/// What each verb sends; see [`Statement`].
-const STATEMENTS: [(Verb, &str); 21] = [
-    (Verb::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
-    (Verb::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
-    (Verb::Carry, "CALL lockkit_carry(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
-    (Verb::Renew, "CALL lockkit_renew(?1)"),
-    (Verb::Look, include_str!("sql/look.sql")),
-    (Verb::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
-    (Verb::Break, "CALL lockkit_break(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
-    (Verb::Resize, "CALL lockkit_resize(?1, ?2, ?3, ?4, ?5)"),
-    (Verb::Inspect, include_str!("sql/inspect.sql")),
-    (Verb::List, include_str!("sql/page.sql")),
-    (Verb::Load, include_str!("sql/load.sql")),
+/// What each operation sends; see [`Statement`].
+const STATEMENTS: [(StatementId, &str); 21] = [
+    (StatementId::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
+    (StatementId::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
+    (StatementId::Submit, "CALL lockkit_submit(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
+    (StatementId::Renew, "CALL lockkit_renew(?1)"),
+    (StatementId::Poll, include_str!("sql/poll.sql")),
+    (StatementId::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
+    (StatementId::Break, "CALL lockkit_break(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
+    (StatementId::Resize, "CALL lockkit_resize(?1, ?2, ?3, ?4, ?5)"),
+    (StatementId::Inspect, include_str!("sql/inspect.sql")),
+    (StatementId::List, include_str!("sql/page.sql")),
+    (StatementId::Load, include_str!("sql/load.sql")),
     (
-        Verb::Store,
+        StatementId::Write,
         "CALL lockkit_write(?1, ?2, ?3, ?4, ?5, NULLIF(?6, 0), ?7, NULLIF(?8, 0), ?10, ?9)",
     ),
-    (Verb::Registers, include_str!("sql/page_of_registers.sql")),
-    (Verb::Namespaces, include_str!("sql/namespaces.sql")),
-    (Verb::Base, "SELECT base FROM lockkit_bases WHERE namespace = ?1"),
-    (Verb::RaiseBase, include_str!("sql/raise_base.sql")),
-    (Verb::Health, include_str!("sql/health.sql")),
-    (Verb::Settings, include_str!("sql/settings.sql")),
-    (Verb::Run, include_str!("sql/run.sql")),
-    (Verb::Sweep, "CALL lockkit_sweep(?1, ?2, ?3, ?4, ?5)"),
-    (Verb::Standby, "SELECT CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')"),
+    (StatementId::Registers, include_str!("sql/page_of_registers.sql")),
+    (StatementId::Namespaces, include_str!("sql/namespaces.sql")),
+    (StatementId::Counter, "SELECT counter FROM lockkit_counters WHERE namespace = ?1"),
+    (StatementId::RaiseCounter, include_str!("sql/raise_counter.sql")),
+    (StatementId::Health, include_str!("sql/health.sql")),
+    (StatementId::Settings, include_str!("sql/settings.sql")),
+    (StatementId::Run, include_str!("sql/run.sql")),
+    (StatementId::Sweep, "CALL lockkit_sweep(?1, ?2, ?3, ?4, ?5)"),
+    (StatementId::Standby, "SELECT CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')"),
 ];
 
 #[async_trait]
@@ -114,7 +114,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 6;
+    const VERSION: i64 = 7;
     const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
@@ -123,19 +123,19 @@ impl Dialect for MySql {
         let place = |text: &str| text.replace("lockkit_", &prefix).replace("{now}", NOW);
         let statement = |text: &str| Statement::new(&place(text));
         Self {
-            statements: STATEMENTS.map(|(verb, text)| (verb, statement(text))).into(),
-            swift_acquire: statement(include_str!("sql/swift_acquire.sql")),
-            swift_release: statement(include_str!("sql/swift_release.sql")),
+            statements: STATEMENTS.map(|(id, text)| (id, statement(text))).into(),
+            fast_acquire: statement(include_str!("sql/fast_acquire.sql")),
+            fast_release: statement(include_str!("sql/fast_release.sql")),
             rebase: statement(include_str!("sql/rebase.sql")),
             schema: schema::steps(&prefix),
             prefix,
-            alone: Memory::default(),
+            uncontended: UncontendedNames::default(),
             packet: Packet::default(),
             swept: Mutex::default(),
         }
     }
 
-    fn parse(url: &str) -> Result<MySqlConnectOptions, Error> {
+    fn parse(url: &str) -> Result<MySqlConnectOptions> {
         // Both names are of one protocol; sqlx knows the first.
         let known = url.strip_prefix("mariadb:").map(|rest| format!("mysql:{rest}"));
         let parsed: Result<MySqlConnectOptions, sqlx::Error> =
@@ -170,41 +170,43 @@ impl Dialect for MySql {
         Ok(connection)
     }
 
-    /// The single statements of the swift way run as the session's variables say, and those of a pool are the
+    /// The single statements of the fast path run as the session's variables say, and those of a pool are the
     /// program's. Procedures say themselves what they need.
     async fn meet(&self, _: &MySqlConnectOptions) {
-        self.alone.learns_nothing();
+        self.uncontended.turn_off();
     }
 
     async fn run(
         &self,
         connection: &mut MySqlConnection,
-        verb: Verb,
-        args: &[Arg<'_>],
+        id: StatementId,
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        match verb {
-            Verb::Acquire => self.acquire(connection, args).await,
-            Verb::Release => self.release(connection, args).await,
-            Verb::Carry => self.carry(connection, args).await,
-            Verb::Renew | Verb::Look => self.about(connection, verb, args).await,
-            Verb::Amend | Verb::Resize => {
-                self.alone.forget(args);
-                self.ask(connection, verb, args).await
+        let args = match arguments {
+            Arguments::Batch([one], client) if id != StatementId::Submit => {
+                return self.single(connection, one, client).await;
             }
-            Verb::List => {
+            Arguments::Batch(operations, _) => return self.submit(connection, operations).await,
+            Arguments::Claims(claims, _) => {
+                return self.claim_states(connection, id, claims).await;
+            }
+            Arguments::List(args) => args,
+        };
+        match id {
+            StatementId::List => {
                 let Some(Arg::Bytes(prefix)) = args.get(2) else { return Err(wrong_arguments()) };
                 // Names have 512 bytes at most, so none that has the prefix is greater.
                 let end = [prefix, [0xff; 512].as_slice()].concat();
-                self.ask(connection, verb, &[args, &[Arg::Bytes(&end)]].concat()).await
+                self.ask(connection, id, &[args, &[Arg::Bytes(&end)]].concat()).await
             }
-            Verb::Store => {
+            StatementId::Write => {
                 let grace = Arg::Int(GRACE.as_micros() as i64);
-                self.ask(connection, verb, &[args, &[grace]].concat()).await
+                self.ask(connection, id, &[args, &[grace]].concat()).await
             }
-            Verb::Sweep => self.sweep(connection, args).await,
-            Verb::Load => self.load(connection, args).await,
-            Verb::Health => self.health(connection).await,
-            _ => self.ask(connection, verb, args).await,
+            StatementId::Sweep => self.sweep(connection, args).await,
+            StatementId::Load => self.load(connection, args).await,
+            StatementId::Health => self.health(connection).await,
+            _ => self.ask(connection, id, args).await,
         }
     }
 
@@ -212,9 +214,9 @@ impl Dialect for MySql {
         promises::judge(settings, promises);
     }
 
-    fn verdict(&self, error: &sqlx::Error) -> Verdict {
+    fn class(&self, error: &sqlx::Error) -> ErrorClass {
         match error {
-            sqlx::Error::Configuration(cause) if cause.is::<InParts>() => Verdict::InParts,
+            sqlx::Error::Configuration(cause) if cause.is::<InParts>() => ErrorClass::InParts,
             _ => judge(error),
         }
     }
@@ -222,8 +224,8 @@ impl Dialect for MySql {
     async fn listen(
         _: &MySqlConnectOptions,
         _: &str,
-        _: &Heard<'_>,
-        _: &dyn Commands,
+        _: &MessageHandler<'_>,
+        _: &dyn CommandConnections,
     ) -> Result<(), sqlx::Error> {
         std::future::pending().await
     }
@@ -233,28 +235,30 @@ impl Dialect for MySql {
 const TOO_LARGE: u16 = 1153;
 
 /// What an error of the client or the server means.
-fn judge(error: &sqlx::Error) -> Verdict {
+fn judge(error: &sqlx::Error) -> ErrorClass {
     let Some(database) = error.as_database_error() else {
-        return Verdict::of_client(error);
+        return ErrorClass::of_client(error);
     };
     match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
         // Deadlock, a record that changed (Galera, MariaDB's snapshots).
-        Some(1213 | 1020) => Verdict::Again,
-        Some(1205) => Verdict::HeldUp,
+        Some(1213 | 1020) => ErrorClass::Again,
+        Some(1205) => ErrorClass::Blocked,
         // Ended by an administrator or for idleness; a statement that was cancelled may have
         // left a transaction open, which ends with its connection.
-        Some(1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => Verdict::Gone,
-        Some(3024 | 3169) => Verdict::Gone,
-        Some(TOO_LARGE) => Verdict::TooLarge,
+        Some(1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
+            ErrorClass::ConnectionLost
+        }
+        Some(3024 | 3169) => ErrorClass::ConnectionLost,
+        Some(TOO_LARGE) => ErrorClass::TooLarge,
         // Closed for idleness.
-        Some(4031) => Verdict::Closed,
+        Some(4031) => ErrorClass::Closed,
         // No such table, procedure, or column of an older one.
-        Some(1054 | 1146 | 1305 | 1318) => Verdict::NoTables,
-        Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
+        Some(1054 | 1146 | 1305 | 1318) => ErrorClass::NoTables,
+        Some(1290 | 1792 | 1836) => ErrorClass::ReadOnly,
         // No right to the database, the table, the column, the procedure, or at all.
-        Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,
+        Some(1044 | 1142 | 1143 | 1227 | 1370) => ErrorClass::Forbidden,
         // Too many connections, no memory, no disk, a node that is not ready.
-        Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
-        _ => Verdict::Never,
+        Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => ErrorClass::Later,
+        _ => ErrorClass::Never,
     }
 }

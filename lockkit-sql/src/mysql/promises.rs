@@ -3,7 +3,7 @@
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::promises::Promises;
 
-/// Settings as [`Verb::Settings`](crate::server::dialect::Verb::Settings) reads them.
+/// Settings as [`StatementId::Settings`](crate::server::dialect::StatementId::Settings) reads them.
 pub(super) fn judge(settings: &[(String, String)], promises: &mut Promises) {
     let setting = |name: &str| {
         settings.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
+use lockkit_core::Claim;
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlRow, MySqlValueRef};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Decode, Row as _, TypeInfo, ValueRef};
 
-use crate::rows::to_json;
-use crate::server::dialect::{Arg, Cell, Row, hex, without_header};
+use crate::rows::{columns, micros};
+use crate::server::dialect::{Arg, Row, Value, hex, without_header};
 
 /// A statement that is prepared when a connection first meets it. In the text that it is made from, `?1`
 /// stands for the first argument of its verb, wherever and however often that is wanted.
@@ -65,27 +66,19 @@ pub(super) async fn fetch(
 }
 
 pub(super) fn wrong_arguments() -> sqlx::Error {
-    sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
+    sqlx::Error::Protocol("a id with other arguments than the dialect knows".into())
 }
 
-/// The JSON of `lockkit_renew`, from the lists of a renewal: texts of at most so many bytes, or of one claim
-/// each, and how many claims each has.
-pub(super) fn texts(args: &[Arg<'_>], most: usize) -> Option<Vec<(usize, String)>> {
-    let [Arg::Many(namespaces), Arg::Ints(spaces), Arg::Many(names), Arg::Many(ids), rest @ ..] =
-        args
-    else {
-        return None;
-    };
-    let [Arg::Ints(holds), Arg::Ints(waits), ..] = rest else {
-        return None;
-    };
-    let claims = ids.iter().enumerate().map(|(i, id)| {
-        let (namespace, name) = (hex(namespaces.get(i)?), hex(names.get(i)?));
-        Some(to_json(&(hex(id), holds.get(i)?, waits.get(i)?, namespace, spaces.get(i)?, name)))
-    });
+/// The JSON of `lockkit_renew`: texts of at most so many bytes, or of one claim each, and how many claims
+/// each has.
+pub(super) fn texts(claims: &[&Claim], most: usize) -> Vec<(usize, String)> {
     let mut texts: Vec<(usize, String)> = Vec::new();
     for claim in claims {
-        let claim = claim?;
+        let (namespace, space, name) = columns(&claim.key);
+        let [namespace, name] = [namespace, name].map(|text| hex(text.as_bytes()));
+        let (hold, wait) = (micros(claim.hold_ttl), micros(claim.wait_ttl));
+        let id = hex(claim.id.as_bytes());
+        let claim = format!(r#"["{id}",{hold},{wait},"{namespace}",{space},"{name}"]"#);
         match texts.last_mut() {
             // A comma and the bracket at the end.
             Some((count, text)) if text.len() + claim.len() + 2 <= most => {
@@ -97,54 +90,62 @@ pub(super) fn texts(args: &[Arg<'_>], most: usize) -> Option<Vec<(usize, String)
         }
     }
     texts.iter_mut().for_each(|(_, text)| text.push(']'));
-    Some(texts)
+    texts
 }
 
 /// A row of sqlx's.
 fn read(row: &MySqlRow) -> Result<Row, sqlx::Error> {
-    let cells = (0..row.len()).map(|column| cell(row.try_get_raw(column)?));
-    cells.collect::<Result<_, _>>().map(Row)
+    let values = (0..row.len()).map(|column| value(row.try_get_raw(column)?));
+    values.collect::<Result<_, _>>().map(Row)
 }
 
-fn cell(value: MySqlValueRef<'_>) -> Result<Cell, sqlx::Error> {
+fn value(value: MySqlValueRef<'_>) -> Result<Value, sqlx::Error> {
     if value.is_null() {
-        return Ok(Cell::Null);
+        return Ok(Value::Null);
     }
     let kind = value.type_info().name().to_owned();
     let read = match kind.as_str() {
-        "BOOLEAN" => <bool as Decode<sqlx::MySql>>::decode(value).map(|b| Cell::Int(b.into())),
+        "BOOLEAN" => <bool as Decode<sqlx::MySql>>::decode(value).map(|b| Value::Int(b.into())),
         unsigned if unsigned.ends_with("UNSIGNED") => <u64 as Decode<sqlx::MySql>>::decode(value)
-            .map(|n| Cell::Int(i64::try_from(n).unwrap_or(i64::MAX))),
+            .map(|n| Value::Int(i64::try_from(n).unwrap_or(i64::MAX))),
         whole if whole.ends_with("INT") => {
-            <i64 as Decode<sqlx::MySql>>::decode(value).map(Cell::Int)
+            <i64 as Decode<sqlx::MySql>>::decode(value).map(Value::Int)
         }
-        _ => <&[u8] as Decode<sqlx::MySql>>::decode(value).map(|b| Cell::Bytes(b.to_vec())),
+        _ => <&[u8] as Decode<sqlx::MySql>>::decode(value).map(|b| Value::Bytes(b.to_vec())),
     };
     read.map_err(sqlx::Error::Decode)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use lockkit_core::driver::ClaimId;
+    use lockkit_core::{ClientIdentity, Key, Mode, Name, Namespace, Space};
+
     use super::*;
+
+    fn claim(space: Space, name: &str, id: u8, ttls: [u64; 2]) -> Claim {
+        let key = Key::new(Namespace::new("lk").unwrap(), space, Name::new(name).unwrap());
+        let [hold, wait] = ttls.map(Duration::from_micros);
+        let client = Arc::new(ClientIdentity::unknown());
+        let mut claim = Claim::new(key, Mode::Exclusive, hold, wait, client);
+        claim.id = ClaimId::from_bytes([id; 16]);
+        claim
+    }
 
     #[test]
     fn a_renewal_is_json_of_numbers_and_hexadecimal_digits() {
-        let args = [
-            Arg::Many(vec![b"lk", b"lk"]),
-            Arg::Ints(vec![0, 1]),
-            Arg::Many(vec![b"a\"", "á".as_bytes()]),
-            Arg::Many(vec![&[0x0f; 2], &[0xa0; 2]]),
-            Arg::Ints(vec![30, 40]),
-            Arg::Ints(vec![10, 20]),
-            Arg::Bytes(b"client"),
-        ];
-        let expected = r#"[["0f0f",30,10,"6c6b",0,"6122"],["a0a0",40,20,"6c6b",1,"c3a1"]]"#;
-        assert_eq!(texts(&args, 1_000), Some(vec![(2, expected.to_owned())]));
-        assert_eq!(texts(&args, expected.len()), Some(vec![(2, expected.to_owned())]));
-        let parts = texts(&args, expected.len() - 1).unwrap();
-        let first = r#"[["0f0f",30,10,"6c6b",0,"6122"]]"#.to_owned();
-        let second = r#"[["a0a0",40,20,"6c6b",1,"c3a1"]]"#.to_owned();
-        assert_eq!(parts, [(1, first), (1, second)]);
-        assert_eq!(texts(&args[..5], 1_000), None);
+        let one = claim(Space::Lock, "a\"", 0x0f, [30, 10]);
+        let other = claim(Space::Semaphore, "á", 0xa0, [40, 20]);
+        let claims = [&one, &other];
+        let (first, second) = ("0f".repeat(16), "a0".repeat(16));
+        let first = format!(r#"["{first}",30,10,"6c6b",0,"6122"]"#);
+        let second = format!(r#"["{second}",40,20,"6c6b",1,"c3a1"]"#);
+        let whole = format!("[{first},{second}]");
+        assert_eq!(texts(&claims, 1_000), [(2, whole.clone())]);
+        assert_eq!(texts(&claims, whole.len()), [(2, whole.clone())]);
+        let parts = texts(&claims, whole.len() - 1);
+        assert_eq!(parts, [(1, format!("[{first}]")), (1, format!("[{second}]"))]);
     }
 }

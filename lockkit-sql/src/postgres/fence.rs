@@ -5,7 +5,7 @@
 //! lockkit's own connection.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, HeldLock, Token};
+use lockkit_core::{Error, Fence, HeldLock, Result, Token};
 use sqlx::{Postgres as Db, Transaction};
 
 use super::{BACKEND, PostgresDriver, judge, statement};
@@ -18,7 +18,7 @@ pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
 
 #[async_trait]
 impl<'t> Fence<Transaction<'t, Db>, PostgresDriver> for HeldLock {
-    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
+    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<()> {
         let schema = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
         // As text, so that nothing is prepared where the program's own connections go to a pooler.
         let statement = format!("SELECT \"{schema}\".lockkit_fence($1)");
@@ -48,7 +48,7 @@ async fn is_older(tx: &mut Transaction<'_, Db>) -> Result<bool, sqlx::Error> {
 
 #[async_trait]
 impl FencedWrite for Transaction<'_, Db> {
-    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced> {
         let statement = "INSERT INTO lockkit_tokens AS t (resource, highest) VALUES ($1, $2) \
              ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest \
              WHERE t.highest <= excluded.highest RETURNING t.highest";
@@ -59,5 +59,5 @@ impl FencedWrite for Transaction<'_, Db> {
 }
 
 fn refused(error: sqlx::Error) -> Error {
-    judge(&error).told(BACKEND, error)
+    judge(&error).into_error(BACKEND, error)
 }

@@ -4,7 +4,6 @@
 
 mod fence;
 mod listen;
-mod pooler;
 mod promises;
 mod statement;
 
@@ -17,12 +16,14 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::{Flights, locked};
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
+use crate::rows::{micros, other_version};
 use crate::server::dialect::{
-    Arg, Cell, Commands, Dialect, Heard, Row, Verb, Verdict, without_header,
+    Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, Row, StatementId,
+    Value, without_header,
 };
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 
@@ -34,7 +35,7 @@ pub struct Postgres {
     /// What stands before the name of every table and function.
     place: String,
     schema: String,
-    statements: HashMap<Verb, Arc<str>>,
+    statements: HashMap<StatementId, Arc<str>>,
     /// Whether statements are sent as text: a pooler was met before the server, or the connections of the
     /// user's pool have another isolation level.
     plain: AtomicBool,
@@ -54,15 +55,15 @@ const BACKEND: &str = "postgres";
 /// Tables and functions, in the order in which they need each other.
 const SCHEMA: &str = concat!(
     include_str!("sql/tables.sql"),
-    include_str!("sql/line.sql"),
+    include_str!("sql/queue.sql"),
     include_str!("sql/acquire.sql"),
     include_str!("sql/release.sql"),
-    include_str!("sql/carry.sql"),
+    include_str!("sql/submit.sql"),
     include_str!("sql/renew.sql"),
     include_str!("sql/amend.sql"),
     include_str!("sql/break.sql"),
     include_str!("sql/resize.sql"),
-    include_str!("sql/show.sql"),
+    include_str!("sql/inspect.sql"),
     include_str!("sql/registers.sql"),
     include_str!("sql/sweep.sql"),
 );
@@ -78,24 +79,23 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 6;
+    const VERSION: i64 = 7;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability) -> Self {
         let schema = tables.0.clone();
         let place = format!("\"{schema}\".lockkit_");
-        let statements = FUNCTIONS.map(|(verb, name, args)| {
-            (verb, Arc::from(statement(&place, durability, verb, name, args)))
-        });
+        let statements = FUNCTIONS
+            .map(|(id, name, args)| (id, Arc::from(statement(&place, durability, id, name, args))));
         let statements = HashMap::from(statements);
         let telling: String = without_header(include_str!("sql/evidence.sql"));
-        let telling = telling.replace("{renewal}", &statements[&Verb::Renew]).into();
+        let telling = telling.replace("{renewal}", &statements[&StatementId::Renew]).into();
         let (plain, tells) = (AtomicBool::new(false), AtomicBool::new(true));
         Self { place, schema, statements, plain, telling, tells, full: Mutex::default() }
     }
 
-    fn parse(url: &str) -> Result<PgConnectOptions, Error> {
+    fn parse(url: &str) -> Result<PgConnectOptions> {
         let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
         })?;
@@ -108,18 +108,20 @@ impl Dialect for Postgres {
 
     fn schema(&self) -> String {
         let body = SCHEMA.replace("{p}", &self.place).replace("{schema}", &self.schema);
+        // PostgreSQL puts the version that it finds there in place of `%`.
+        let body =
+            body.replace("{other_version}", &other_version(&self.schema, "%", Self::VERSION));
         body.replace("{version}", &Self::VERSION.to_string())
     }
 
     async fn install(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // In one message, so in one transaction: whoever comes second finds everything done. An
-        // upgrade waits for the verbs that are under way, one of which may wait for it.
+        // In one message, so in one transaction: the second to run it finds everything done.
         let mut attempts = 0..5;
         loop {
             let schema = sqlx::raw_sql(AssertSqlSafe(self.schema()));
             match connection.execute(schema).await {
                 Err(error)
-                    if self.verdict(&error) == Verdict::Again && attempts.next().is_some() =>
+                    if self.class(&error) == ErrorClass::Again && attempts.next().is_some() =>
                 {
                     connection.execute("ROLLBACK").await?;
                 }
@@ -132,7 +134,7 @@ impl Dialect for Postgres {
         if self.plain.load(Ordering::Relaxed) {
             return options.connect().await;
         }
-        let (connection, is_server) = pooler::open(options).await?;
+        let (connection, is_server) = listen::open(options).await?;
         if !is_server {
             self.plain.store(true, Ordering::Relaxed);
         }
@@ -142,7 +144,7 @@ impl Dialect for Postgres {
     async fn meet(&self, options: &PgConnectOptions) {
         // Until it is known better, also when this is dropped.
         self.plain.store(true, Ordering::Relaxed);
-        if let Ok(prepares) = pooler::prepares(options).await {
+        if let Ok(prepares) = listen::prepares(options).await {
             self.plain.store(!prepares, Ordering::Relaxed);
         }
     }
@@ -150,11 +152,12 @@ impl Dialect for Postgres {
     async fn run(
         &self,
         connection: &mut PgConnection,
-        verb: Verb,
-        args: &[Arg<'_>],
+        id: StatementId,
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let text = &self.statements[&verb];
-        let rows = match verb == Verb::Renew && self.tells.load(Ordering::Relaxed) {
+        let text = &self.statements[&id];
+        let args = &*statement::arguments(id, arguments);
+        let rows = match id == StatementId::Renew && self.tells.load(Ordering::Relaxed) {
             false => self.send(connection, text, args).await,
             true => match self.send(connection, &self.telling, args).await {
                 // It did nothing. Where it fails without the evidence as well, that was not why.
@@ -169,17 +172,17 @@ impl Dialect for Postgres {
         let rows = match rows {
             // Its commit failed, so nothing was done: done again without a message. Those who wait ask
             // when a lease ends and when they are renewed.
-            Err(error) if is_queue_full(&error) && verb != Verb::Notify => {
+            Err(error) if is_queue_full(&error) && id != StatementId::Notify => {
                 self.warn_of_full_queue(&error);
                 statement::plain(connection, &format!("{BEGIN}{MUTE}{text}"), args).await?
             }
             rows => rows?,
         };
-        match (verb, args) {
-            (Verb::Acquire, [_, _, _, _, _, _, Arg::Int(hold), ..]) => {
-                Ok(rows.iter().map(|row| taken(row, *hold)).collect())
+        match (id, arguments) {
+            (StatementId::Acquire, Arguments::Batch([one], _)) => {
+                Ok(rows.iter().map(|row| taken(row, micros(one.claim.hold_ttl))).collect())
             }
-            (Verb::Release, _) => Ok(rows.iter().map(freed).collect()),
+            (StatementId::Release, _) => Ok(rows.iter().map(freed).collect()),
             _ => Ok(rows),
         }
     }
@@ -188,12 +191,12 @@ impl Dialect for Postgres {
         promises::judge(settings, promises);
     }
 
-    fn verdict(&self, error: &sqlx::Error) -> Verdict {
+    fn class(&self, error: &sqlx::Error) -> ErrorClass {
         let pooled = error.as_database_error().and_then(|error| error.code());
         // Prepared by one connection of a pooler that was not noticed, asked of another.
         if matches!(pooled.as_deref(), Some("26000" | "42P05")) {
             self.plain.store(true, Ordering::Relaxed);
-            return Verdict::Again;
+            return ErrorClass::Again;
         }
         judge(error)
     }
@@ -201,10 +204,10 @@ impl Dialect for Postgres {
     async fn listen(
         options: &PgConnectOptions,
         channel: &str,
-        heard: &Heard<'_>,
-        commands: &dyn Commands,
+        on_message: &MessageHandler<'_>,
+        commands: &dyn CommandConnections,
     ) -> Result<(), sqlx::Error> {
-        listen::listen(options, channel, heard, commands).await
+        listen::listen(options, channel, on_message, commands).await
     }
 
     /// The server says in words what a right is missing for. In another language than English they are
@@ -275,55 +278,55 @@ fn is_queue_full(error: &sqlx::Error) -> bool {
 }
 
 /// What an error of the client or the server means.
-fn judge(error: &sqlx::Error) -> Verdict {
+fn judge(error: &sqlx::Error) -> ErrorClass {
     let Some(database) = error.as_database_error() else {
-        return Verdict::of_client(error);
+        return ErrorClass::of_client(error);
     };
     let code = database.code().unwrap_or_default();
     match &*code {
-        // Somebody else's transaction came first.
-        "40001" | "40P01" => Verdict::Again,
-        "55P03" => Verdict::HeldUp,
+        // Another transaction came first.
+        "40001" | "40P01" => ErrorClass::Again,
+        "55P03" => ErrorClass::Blocked,
         // Ended by an administrator.
-        "57P01" | "57P02" => Verdict::Gone,
+        "57P01" | "57P02" => ErrorClass::ConnectionLost,
         // Closed for idleness.
-        "57P05" | "25P03" => Verdict::Closed,
-        "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
-        "25006" => Verdict::ReadOnly,
-        "42501" => Verdict::Forbidden,
+        "57P05" | "25P03" => ErrorClass::Closed,
+        "3F000" | "42P01" | "42703" | "42883" => ErrorClass::NoTables,
+        "25006" => ErrorClass::ReadOnly,
+        "42501" => ErrorClass::Forbidden,
         // Starting, cancelled, out of memory or disk or connections.
-        "57P03" | "57014" => Verdict::Later,
-        code if code.starts_with("08") => Verdict::Gone,
-        code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
-        _ => Verdict::Never,
+        "57P03" | "57014" => ErrorClass::Later,
+        code if code.starts_with("08") => ErrorClass::ConnectionLost,
+        code if code.starts_with("53") || code.starts_with("58") => ErrorClass::Later,
+        _ => ErrorClass::Never,
     }
 }
 
-/// What each verb calls, and with how many arguments. A verb without a function has a statement of its
+/// What each operation calls, and with how many arguments. An operation without a function has a statement of its
 /// own.
-const FUNCTIONS: [(Verb, &str, usize); 22] = [
-    (Verb::Acquire, "take", 12),
-    (Verb::Release, "leave", 4),
-    (Verb::Carry, "carry", 12),
-    (Verb::Renew, "renew", 7),
-    (Verb::Look, "look", 7),
-    (Verb::Amend, "amend", 6),
-    (Verb::Break, "break", 7),
-    (Verb::Resize, "resize", 5),
-    (Verb::Inspect, "inspect", 3),
-    (Verb::List, "list", 6),
-    (Verb::Load, "load", 2),
-    (Verb::Store, "write", 9),
-    (Verb::Registers, "", 4),
-    (Verb::Namespaces, "", 2),
-    (Verb::Base, "base", 1),
-    (Verb::RaiseBase, "raise_base", 2),
-    (Verb::Health, "health", 0),
-    (Verb::Settings, "", 0),
-    (Verb::Run, "", 0),
-    (Verb::Sweep, "sweep", 1),
-    (Verb::Notify, "", 1),
-    (Verb::Standby, "", 0),
+const FUNCTIONS: [(StatementId, &str, usize); 22] = [
+    (StatementId::Acquire, "acquire_packed", 12),
+    (StatementId::Release, "release_packed", 4),
+    (StatementId::Submit, "submit", 12),
+    (StatementId::Renew, "renew", 7),
+    (StatementId::Poll, "poll", 7),
+    (StatementId::Amend, "amend", 6),
+    (StatementId::Break, "break", 7),
+    (StatementId::Resize, "resize", 5),
+    (StatementId::Inspect, "inspect", 3),
+    (StatementId::List, "list", 6),
+    (StatementId::Load, "load", 2),
+    (StatementId::Write, "write", 9),
+    (StatementId::Registers, "", 4),
+    (StatementId::Namespaces, "", 2),
+    (StatementId::Counter, "counter", 1),
+    (StatementId::RaiseCounter, "raise_counter", 2),
+    (StatementId::Health, "health", 0),
+    (StatementId::Settings, "", 0),
+    (StatementId::Run, "", 0),
+    (StatementId::Sweep, "sweep", 1),
+    (StatementId::Notify, "", 1),
+    (StatementId::Standby, "", 0),
 ];
 
 /// What stands before a statement that is sent as text, in the same message and so in the same transaction:
@@ -338,31 +341,30 @@ const MUTE: &str = "SET LOCAL lockkit.mute = 'on'; ";
 /// What a transaction begins with that does not wait for the disk.
 const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
 
-/// The text of a verb. Where nobody is to wait for the disk, it says so for its own transaction
+/// The text of an operation. Where it is not to wait for the disk, it says so for its own transaction
 /// alone, so that it works behind a pooler too.
 fn statement(
     place: &str,
     durability: ServerDurability,
-    verb: Verb,
+    id: StatementId,
     function: &str,
     args: usize,
 ) -> String {
     let is_needed = durability == ServerDurability::Needed;
     let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
     let call = format!("{{p}}{function}({})", args.join(", "));
-    let text = match verb {
-        Verb::Acquire => include_str!("sql/swift_acquire.sql"),
-        Verb::Release => include_str!("sql/swift_release.sql"),
-        // Not functions, so that tables of earlier versions of lockkit have them too.
-        Verb::Registers => include_str!("sql/page_of_registers.sql"),
-        Verb::Settings => include_str!("sql/settings.sql"),
-        Verb::Namespaces => include_str!("sql/namespaces.sql"),
-        Verb::Run => include_str!("sql/run.sql"),
-        Verb::Notify => {
+    let text = match id {
+        StatementId::Acquire => include_str!("sql/fast_acquire.sql"),
+        StatementId::Release => include_str!("sql/fast_release.sql"),
+        StatementId::Registers => include_str!("sql/page_of_registers.sql"),
+        StatementId::Settings => include_str!("sql/settings.sql"),
+        StatementId::Namespaces => include_str!("sql/namespaces.sql"),
+        StatementId::Run => include_str!("sql/run.sql"),
+        StatementId::Notify => {
             "SELECT (pg_notify(convert_from($1, 'UTF8'), 'self') IS NOT NULL)::int::bigint"
         }
-        Verb::Standby => "SELECT pg_is_in_recovery()::int::bigint",
-        Verb::Renew | Verb::Carry if is_needed => {
+        StatementId::Standby => "SELECT pg_is_in_recovery()::int::bigint",
+        StatementId::Renew | StatementId::Submit if is_needed => {
             "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }
         _ => "SELECT * FROM {call}",
@@ -372,7 +374,7 @@ fn statement(
     text.replace("{p}", place)
 }
 
-/// The row of [`Verb::Acquire`] from that of its statement: a token, or the answer of `take`.
+/// The row of [`StatementId::Acquire`] from that of its statement: a token, or the answer of `acquire_packed`.
 fn taken(row: &Row, hold: i64) -> Row {
     match row.int(0) {
         Some(token) => Row::granted(token, hold),
@@ -380,7 +382,7 @@ fn taken(row: &Row, hold: i64) -> Row {
     }
 }
 
-/// The row of [`Verb::Release`] from that of its statement: 1, or the answer of `leave`.
+/// The row of [`StatementId::Release`] from that of its statement: 1, or the answer of `release_packed`.
 fn freed(row: &Row) -> Row {
     match row.int(0) {
         Some(_) => Row::released(),
@@ -389,11 +391,11 @@ fn freed(row: &Row) -> Row {
 }
 
 /// Numbers of 8 bytes each, and what is behind them.
-fn unpacked(bytes: &[u8], numbers: usize) -> Vec<Cell> {
+fn unpacked(bytes: &[u8], numbers: usize) -> Vec<Value> {
     let (numbers, rest) = bytes.split_at_checked(8 * numbers).unwrap_or((&[], bytes));
     let (numbers, _) = numbers.as_chunks::<8>();
-    let numbers = numbers.iter().map(|number| Cell::Int(i64::from_be_bytes(*number)));
-    numbers.chain([Cell::Bytes(rest.to_vec())]).collect()
+    let numbers = numbers.iter().map(|number| Value::Int(i64::from_be_bytes(*number)));
+    numbers.chain([Value::Bytes(rest.to_vec())]).collect()
 }
 
 #[cfg(test)]
@@ -413,42 +415,48 @@ mod tests {
 
     #[test]
     fn every_verb_has_a_statement_that_names_each_of_its_arguments() {
-        for (verb, _, args) in FUNCTIONS {
-            let text = dialect(ServerDurability::Full).statements[&verb].clone();
+        for (id, _, args) in FUNCTIONS {
+            let text = dialect(ServerDurability::Full).statements[&id].clone();
             assert!(!text.contains('{'), "{text}");
             for n in 1..=args {
-                assert!(text.contains(&format!("${n}")), "{verb:?}: {n}");
+                assert!(text.contains(&format!("${n}")), "{id:?}: {n}");
             }
-            assert!(!text.contains(&format!("${}", args + 1)), "{verb:?}");
+            assert!(!text.contains(&format!("${}", args + 1)), "{id:?}");
         }
     }
 
     #[test]
     fn an_answer_in_bytes_is_numbers_and_what_is_behind_them() {
         let bytes = [[0, 0, 0, 0, 0, 0, 1, 2], [7; 8]].concat();
-        assert_eq!(unpacked(&bytes, 1), [Cell::Int(258), Cell::Bytes(vec![7; 8])]);
-        assert_eq!(unpacked(&bytes[..8], 1), [Cell::Int(258), Cell::Bytes(Vec::new())]);
-        // What is too short has no numbers, which no verb takes for an answer.
-        assert_eq!(unpacked(&[1], 1), [Cell::Bytes(vec![1])]);
+        assert_eq!(unpacked(&bytes, 1), [Value::Int(258), Value::Bytes(vec![7; 8])]);
+        assert_eq!(unpacked(&bytes[..8], 1), [Value::Int(258), Value::Bytes(Vec::new())]);
+        // What is too short has no numbers, which no operation takes for an answer.
+        assert_eq!(unpacked(&[1], 1), [Value::Bytes(vec![1])]);
     }
 
     #[test]
     fn only_what_is_repeated_or_may_be_forgotten_does_not_wait_for_the_disk() {
         let asks =
-            |durability, verb| dialect(durability).statements[&verb].contains("synchronous_commit");
-        for verb in [Verb::Acquire, Verb::Release, Verb::Renew, Verb::Break, Verb::Store] {
-            assert!(!asks(ServerDurability::Full, verb), "{verb:?}");
+            |durability, id| dialect(durability).statements[&id].contains("synchronous_commit");
+        for id in [
+            StatementId::Acquire,
+            StatementId::Release,
+            StatementId::Renew,
+            StatementId::Break,
+            StatementId::Write,
+        ] {
+            assert!(!asks(ServerDurability::Full, id), "{id:?}");
         }
-        assert!(asks(ServerDurability::Needed, Verb::Acquire));
-        assert!(!asks(ServerDurability::Needed, Verb::Store));
+        assert!(asks(ServerDurability::Needed, StatementId::Acquire));
+        assert!(!asks(ServerDurability::Needed, StatementId::Write));
     }
 
     #[test]
     fn a_connection_that_broke_is_worth_another_and_a_wrong_url_is_not() {
         let dialect = dialect(ServerDurability::Full);
         let broken = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-        assert_eq!(dialect.verdict(&broken), Verdict::Gone);
-        assert_eq!(dialect.verdict(&sqlx::Error::PoolClosed), Verdict::Never);
+        assert_eq!(dialect.class(&broken), ErrorClass::ConnectionLost);
+        assert_eq!(dialect.class(&sqlx::Error::PoolClosed), ErrorClass::Never);
         assert!(matches!(Postgres::parse("postgres://h:port/db"), Err(Error::Config(_))));
     }
 }

@@ -3,7 +3,7 @@
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::promises::Promises;
 
-/// Settings as [`Verb::Settings`](crate::server::dialect::Verb::Settings) reads them. Of several
+/// Settings as [`StatementId::Settings`](crate::server::dialect::StatementId::Settings) reads them. Of several
 /// statements that weaken what is kept, the worst comes last.
 pub(super) fn judge(settings: &[(String, String)], promises: &mut Promises) {
     let fault = Fault::WritesLost;

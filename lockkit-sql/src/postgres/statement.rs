@@ -4,13 +4,54 @@
 //! An unnamed statement does not serve instead of text: sqlx prepares and executes in two messages, and a
 //! transaction-mode pooler may give the connection to another client between them.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use lockkit_core::Claim;
 use sqlx::postgres::{PgConnection, PgRow, PgValueFormat, PgValueRef};
 use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo, ValueRef};
 
-use crate::server::dialect::{Arg, Cell, Row, hex};
+use crate::rows::{columns, micros};
+use crate::server::dialect::{Arg, Arguments, Operation, Row, StatementId, Value, hex};
+
+/// The arguments of a statement: of many operations or claims, a list for each column.
+pub(super) fn arguments<'a>(id: StatementId, arguments: Arguments<'a>) -> Cow<'a, [Arg<'a>]> {
+    match arguments {
+        Arguments::List(args) => Cow::Borrowed(args),
+        Arguments::Batch([one], client) if id != StatementId::Submit => one.single(client).into(),
+        Arguments::Batch(operations, client) => {
+            let claims: Vec<_> = operations.iter().map(|one| &**one.claim).collect();
+            let number =
+                |at: usize| Arg::Ints(operations.iter().map(|o| o.numbers()[at]).collect());
+            let mut args = columns_of(&claims);
+            args.push(Arg::Ints(operations.iter().map(|one| one.kind as i64).collect()));
+            args.extend((0..4).map(number));
+            args.push(Arg::Many(operations.iter().map(Operation::identity).collect()));
+            args.push(Arg::Maybe(operations.iter().map(Operation::note).collect()));
+            args.push(Arg::Bytes(client));
+            args.into()
+        }
+        Arguments::Claims(claims, client) => {
+            let mut args = columns_of(claims);
+            args.push(Arg::Ints(claims.iter().map(|claim| micros(claim.hold_ttl)).collect()));
+            args.push(Arg::Ints(claims.iter().map(|claim| micros(claim.wait_ttl)).collect()));
+            args.push(Arg::Bytes(client));
+            args.into()
+        }
+    }
+}
+
+/// Namespaces, spaces, names and ids.
+fn columns_of<'a>(claims: &[&'a Claim]) -> Vec<Arg<'a>> {
+    let keys: Vec<_> = claims.iter().map(|claim| columns(&claim.key)).collect();
+    vec![
+        Arg::Many(keys.iter().map(|(namespace, ..)| namespace.as_bytes()).collect()),
+        Arg::Ints(keys.iter().map(|(_, space, _)| *space).collect()),
+        Arg::Many(keys.iter().map(|(.., name)| name.as_bytes()).collect()),
+        Arg::Many(claims.iter().map(|claim| claim.id.as_bytes().as_slice()).collect()),
+    ]
+}
 
 /// By a statement that the connection remembers under a name. Only where the connection is the server's
 /// own.
@@ -84,25 +125,25 @@ fn rows(rows: Vec<PgRow>) -> Result<Vec<Row>, sqlx::Error> {
 }
 
 fn row(row: &PgRow) -> Result<Row, sqlx::Error> {
-    let cells = row.columns().iter().enumerate().map(|(i, column)| {
+    let values = row.columns().iter().enumerate().map(|(i, column)| {
         Ok(match column.type_info().name() {
-            "INT8" => row.try_get::<Option<i64>, _>(i)?.map_or(Cell::Null, Cell::Int),
+            "INT8" => row.try_get::<Option<i64>, _>(i)?.map_or(Value::Null, Value::Int),
             _ => bytes(&row.try_get_raw(i)?)?,
         })
     });
-    cells.collect::<Result<_, _>>().map(Row)
+    values.collect::<Result<_, _>>().map(Row)
 }
 
-fn bytes(value: &PgValueRef<'_>) -> Result<Cell, sqlx::Error> {
+fn bytes(value: &PgValueRef<'_>) -> Result<Value, sqlx::Error> {
     if value.is_null() {
-        return Ok(Cell::Null);
+        return Ok(Value::Null);
     }
     let found = value.as_bytes().map_err(sqlx::Error::Decode)?;
     match value.format() {
-        PgValueFormat::Binary => Ok(Cell::Bytes(found.to_vec())),
+        PgValueFormat::Binary => Ok(Value::Bytes(found.to_vec())),
         PgValueFormat::Text => {
             let odd = || sqlx::Error::Decode("bytes in no form that PostgreSQL writes".into());
-            unescaped(found).map(Cell::Bytes).ok_or_else(odd)
+            unescaped(found).map(Value::Bytes).ok_or_else(odd)
         }
     }
 }

@@ -2,13 +2,16 @@
 //! what an error means; no rule of the queue, no time, no connection of its own.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Claim, Error, Key, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
+use crate::rows::{columns, micros};
+use crate::waiters::ClaimTag;
 
 /// The options by which sqlx connects to a kind of server.
 pub(crate) type OptionsOf<D> = <ConnectionOf<D> as Connection>::Options;
@@ -36,7 +39,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// The version of the tables and functions that this version of lockkit uses.
     const VERSION: i64;
 
-    /// What a server is to people for which [`Verb::Standby`] says 1.
+    /// What a server is to people for which [`StatementId::Standby`] says 1.
     const STANDBY: &'static str;
 
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
@@ -49,12 +52,13 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     fn tables(&self) -> &str;
 
     /// Reads a URL without lockkit's options. The error does not contain the password.
-    fn parse(url: &str) -> Result<OptionsOf<Self>, Error>;
+    fn parse(url: &str) -> Result<OptionsOf<Self>>;
 
-    /// The statements that make or upgrade the tables and functions, for people.
+    /// The statements that make the tables and functions, for people.
     fn schema(&self) -> String;
 
-    /// Makes or upgrades them, in one step that is safe when many do it at once.
+    /// Makes what is missing of them, safely when many do it at once; fails where they have another
+    /// version.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
 
     /// Opens a connection of lockkit's own, and makes sure that it serves.
@@ -71,15 +75,15 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     async fn run(
         &self,
         connection: &mut ConnectionOf<Self>,
-        verb: Verb,
-        args: &[Arg<'_>],
+        id: StatementId,
+        arguments: Arguments<'_>,
     ) -> Result<Vec<Row>, sqlx::Error>;
 
-    /// What the settings that [`Verb::Settings`] reads leave of the promises.
+    /// What the settings that [`StatementId::Settings`] reads leave of the promises.
     fn judge(settings: &[(String, String)], promises: &mut Promises);
 
     /// What an error means.
-    fn verdict(&self, error: &sqlx::Error) -> Verdict;
+    fn class(&self, error: &sqlx::Error) -> ErrorClass;
 
     /// Listens for wake-ups until the connection breaks, or messages are found not to arrive. Never
     /// returns where there is no such thing. `channel` is this client's; `heard` is called with every
@@ -88,8 +92,8 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     async fn listen(
         options: &OptionsOf<Self>,
         channel: &str,
-        heard: &Heard<'_>,
-        commands: &dyn Commands,
+        on_message: &MessageHandler<'_>,
+        commands: &dyn CommandConnections,
     ) -> Result<(), sqlx::Error>;
 
     /// The statement that gives a user the right for want of which there was this error, where that is
@@ -102,9 +106,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
 /// The connections that carry this client's verbs, as [`Dialect::listen`] uses them.
 #[async_trait]
-pub trait Commands: Send + Sync {
+pub trait CommandConnections: Send + Sync {
     /// Sends a message to this channel.
-    async fn notify(&self, channel: &str) -> Result<(), Error>;
+    async fn notify(&self, channel: &str) -> Result<()>;
 
     /// Returns when one of them was lost after the last return: the next may lead to another server.
     async fn lost(&self);
@@ -125,13 +129,13 @@ pub(crate) fn without_header(text: &str) -> String {
 }
 
 /// What [`Dialect::listen`] calls.
-pub type Heard<'a> = dyn Fn(Option<&str>) + Send + Sync + 'a;
+pub type MessageHandler<'a> = dyn Fn(Option<&str>) + Send + Sync + 'a;
 
 /// What can be asked of the database. The lists say the arguments in their order and the columns
 /// of the answer: `n` a number, `b` bytes, `[]` a list, `?` may be missing. Times are in
 /// microseconds. A key is three arguments: `b` namespace, `n` space, `b` name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
+pub enum StatementId {
     /// Key, `b` id, `n` weight, `n` capacity, `n` hold ttl, `n` wait ttl, `b` client, `b` identity,
     /// `b?` note, `n` 1 for a try.
     ///
@@ -143,25 +147,21 @@ pub enum Verb {
     Acquire,
     /// Key, `b` id. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
     Release,
-    /// Many acquires and releases: `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` what (0
-    /// release, 1 acquire, 2 try), `n[]` weights, `n[]` capacities, `n[]` hold ttls, `n[]` wait ttls,
-    /// `b[]` identities, `b?[]` notes, `b` client; sorted by their keys. Steps of one key are carried out
-    /// in the order in which they stand here.
+    /// Many operations: [`Arguments::Batch`].
     ///
-    /// A row a step, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never waits
-    /// for another transaction: a step whose list is locked by one has the outcome 9, *left out*, and
-    /// nothing was done. Every step of that key behind it is left out too.
-    Carry,
-    /// `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` hold ttls, `n[]` wait ttls,
-    /// `b` client; claims are sorted by their keys. A row a claim, in any order: `n` index from 0,
+    /// A row an operation, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never
+    /// waits for another transaction: an operation whose queue is locked by one has the outcome 9, *left
+    /// out*, and nothing was done. Every operation of that key after it is left out too.
+    Submit,
+    /// [`Arguments::Claims`]. A row a claim, in any order: `n` index from 0,
     /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
     /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
     /// of the rows), and in one or more of the rows evidence where the server gives it: `n?` its clock, `b?`
     /// run, `n?` position, `n?` connection.
     Renew,
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
-    /// that somebody ahead has ended, so that a renewal would move the line.
-    Look,
+    /// that a claim ahead has ended, so that a renewal would move the queue on.
+    Poll,
     /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor), `n` ttl or token. One
     /// row as of `Renew`.
     Amend,
@@ -171,8 +171,8 @@ pub enum Verb {
     /// Key (of a semaphore), `n` 1 to set the limit whatever was before, `n` limit. One row: `n` the
     /// limit that it has now, `b?` woken.
     Resize,
-    /// Key. Rows of the list in order: the columns of `line` in `look.rs`, one with a null token
-    /// when nobody is in it.
+    /// Key. Rows of the list in order: the columns of `line` in `inspect.rs`, one with a null token
+    /// when the queue is empty.
     Inspect,
     /// `b` namespace, `n` space or -1, `b` prefix, `n` space and `b` name to begin after, `n` how
     /// many lists. Rows as of `Inspect`, list by list.
@@ -183,7 +183,7 @@ pub enum Verb {
     /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0, `n` 1 when an earlier
     /// attempt of this write may have been applied. One row: `n` outcome (0 conflict, 1 stored, 2 stale),
     /// `n?` version or highest token.
-    Store,
+    Write,
     /// `b` namespace, `b` name to begin with, `b` greater than any name that is wanted, `n` how many.
     /// Rows of registers that have a value, by their names: `b` name, `n` version, `n?` highest token,
     /// `n` length of the value.
@@ -191,9 +191,9 @@ pub enum Verb {
     /// `b` namespace to begin with, `n` how many. Rows in order: `b` namespace of a list or a register.
     Namespaces,
     /// `b` namespace. No row, or one: `n` base.
-    Base,
+    Counter,
     /// `b` namespace, `n` base. No row.
-    RaiseBase,
+    RaiseCounter,
     /// No argument. One row: `n` version of the tables, `b` the server's name and version, `n` 1
     /// when it takes writes, `n` 1 when a commit waits for the disk.
     Health,
@@ -202,7 +202,7 @@ pub enum Verb {
     /// No argument. One row: `b` identity of the server and its history, `b` its start, `n` 1 when a
     /// crash loses no commit.
     Run,
-    /// `n` how many rows at most. Removes what has ended and what nobody used for a day. No row.
+    /// `n` how many rows at most. Removes what has ended and what was not used for a day. No row.
     Sweep,
     /// `b` channel. Sends it a message, where the server has such a thing.
     Notify,
@@ -211,23 +211,100 @@ pub enum Verb {
     Standby,
 }
 
-impl Verb {
+impl StatementId {
     /// Whether only a server that takes writes carries it out.
     pub(crate) fn writes(self) -> bool {
         matches!(
             self,
             Self::Acquire
                 | Self::Release
-                | Self::Carry
+                | Self::Submit
                 | Self::Renew
                 | Self::Amend
                 | Self::Break
                 | Self::Resize
-                | Self::Store
-                | Self::RaiseBase
+                | Self::Write
+                | Self::RaiseCounter
                 | Self::Sweep
         )
     }
+}
+
+/// What a statement is sent with.
+#[derive(Clone, Copy, Debug)]
+pub enum Arguments<'a> {
+    /// One argument after the other.
+    List(&'a [Arg<'a>]),
+    /// Operations, sorted by their keys, those of one key in the order in which they are carried out;
+    /// and the id of this client.
+    Batch(&'a [Operation<'a>], &'a ClaimTag),
+    /// Claims, sorted by their keys; and the id of this client.
+    Claims(&'a [&'a Claim], &'a ClaimTag),
+}
+
+/// One operation of a batch.
+#[derive(Clone, Debug)]
+pub struct Operation<'a> {
+    pub(crate) claim: &'a Arc<Claim>,
+    pub(crate) kind: OperationKind,
+    /// JSON.
+    identity: String,
+}
+
+/// What an operation is; the numbers are the servers'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum OperationKind {
+    Release = 0,
+    Acquire = 1,
+    Try = 2,
+}
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(claim: &'a Arc<Claim>, kind: OperationKind) -> Self {
+        let identity = match kind {
+            OperationKind::Release => String::new(),
+            _ => claim.identity.to_json(),
+        };
+        Self { claim, kind, identity }
+    }
+
+    pub(crate) fn id(&self) -> &'a [u8] {
+        self.claim.id.as_bytes()
+    }
+
+    pub(crate) fn identity(&self) -> &[u8] {
+        self.identity.as_bytes()
+    }
+
+    pub(crate) fn note(&self) -> Option<&'a [u8]> {
+        self.claim.note.as_deref().map(str::as_bytes)
+    }
+
+    /// Weight, capacity, holding and waiting TTL.
+    pub(crate) fn numbers(&self) -> [i64; 4] {
+        let Claim { mode, hold_ttl, wait_ttl, .. } = &**self.claim;
+        [mode.weight().into(), mode.capacity().into(), micros(*hold_ttl), micros(*wait_ttl)]
+    }
+
+    /// The arguments of [`StatementId::Acquire`] or [`StatementId::Release`].
+    pub(crate) fn single<'b>(&'b self, client: &'b ClaimTag) -> Vec<Arg<'b>> {
+        let mut args = key_args(&self.claim.key).to_vec();
+        args.push(Arg::Bytes(self.id()));
+        if self.kind != OperationKind::Release {
+            args.extend(self.numbers().map(Arg::Int));
+            args.extend([Arg::Bytes(client), Arg::Bytes(self.identity())]);
+            args.push(self.note().map_or(Arg::Null, Arg::Bytes));
+            args.push(Arg::Int((self.kind == OperationKind::Try).into()));
+        }
+        args
+    }
+}
+
+/// The arguments of a key.
+pub(crate) fn key_args(key: &Key) -> [Arg<'_>; 3] {
+    let (namespace, space, name) = columns(key);
+    [Arg::Bytes(namespace.as_bytes()), Arg::Int(space), Arg::Bytes(name.as_bytes())]
 }
 
 /// An argument of a verb.
@@ -238,6 +315,7 @@ pub enum Arg<'a> {
     Bytes(&'a [u8]),
     /// Bytes that are not there.
     Null,
+    /// A list; so are the next ones.
     Ints(Vec<i64>),
     Many(Vec<&'a [u8]>),
     /// Bytes, some of which are not there.
@@ -247,7 +325,7 @@ pub enum Arg<'a> {
 /// A column of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Cell {
+pub enum Value {
     Null,
     Int(i64),
     Bytes(Vec<u8>),
@@ -255,24 +333,24 @@ pub enum Cell {
 
 /// A row of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row(pub Vec<Cell>);
+pub struct Row(pub Vec<Value>);
 
 impl Row {
-    /// Of [`Verb::Acquire`], by a claim that found nobody.
+    /// Of [`StatementId::Acquire`], by a claim in an empty queue.
     pub(crate) fn granted(token: i64, hold_ttl: i64) -> Self {
-        let cells = [1, token, hold_ttl, 0].map(Cell::Int);
-        Self(cells.into_iter().chain([Cell::Null, Cell::Null]).collect())
+        let values = [1, token, hold_ttl, 0].map(Value::Int);
+        Self(values.into_iter().chain([Value::Null, Value::Null]).collect())
     }
 
-    /// Of [`Verb::Release`], of a claim that was alone.
+    /// Of [`StatementId::Release`], of a claim that was alone.
     pub(crate) fn released() -> Self {
-        Self(vec![Cell::Int(1), Cell::Null])
+        Self(vec![Value::Int(1), Value::Null])
     }
 
     /// The number in this column, if there is one.
     pub(crate) fn int(&self, column: usize) -> Option<i64> {
         match self.0.get(column) {
-            Some(Cell::Int(number)) => Some(*number),
+            Some(Value::Int(number)) => Some(*number),
             _ => None,
         }
     }
@@ -280,7 +358,7 @@ impl Row {
     /// The bytes in this column, if there are any.
     pub(crate) fn bytes(&self, column: usize) -> Option<&[u8]> {
         match self.0.get(column) {
-            Some(Cell::Bytes(bytes)) => Some(bytes),
+            Some(Value::Bytes(bytes)) => Some(bytes),
             _ => None,
         }
     }
@@ -288,14 +366,14 @@ impl Row {
 
 /// What an error of the database means for who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ErrorClass {
     /// The transaction met another one, and did nothing: ask again at once.
     Again,
     /// Another transaction had locked what it needs, for longer than the server was told to wait. It did
     /// nothing.
-    HeldUp,
+    Blocked,
     /// The connection is gone; it may have acted. Another one may do.
-    Gone,
+    ConnectionLost,
     /// The connection was closed before the request came; it did not act. Another one may do.
     Closed,
     /// The request was too large as a whole, and the connection is closed; of its parts, some may have been
@@ -311,29 +389,32 @@ pub enum Verdict {
     ReadOnly,
     /// This user has not the right.
     Forbidden,
-    /// It stays so until somebody does something.
+    /// It stays so until an administrator does something.
     Never,
 }
 
-impl Verdict {
+impl ErrorClass {
     /// What an error means that is the client's, not the server's.
     pub(crate) fn of_client(error: &sqlx::Error) -> Self {
         match error {
             sqlx::Error::Io(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::WorkerCrashed
-            | sqlx::Error::PoolTimedOut => Self::Gone,
+            | sqlx::Error::PoolTimedOut => Self::ConnectionLost,
             _ => Self::Never,
         }
     }
 
     /// Whether the same may work when it is asked again.
     pub(crate) fn may_pass(self) -> bool {
-        matches!(self, Self::Again | Self::HeldUp | Self::Gone | Self::Closed | Self::Later)
+        matches!(
+            self,
+            Self::Again | Self::Blocked | Self::ConnectionLost | Self::Closed | Self::Later
+        )
     }
 
     /// The error for who asked, where nothing more is to be said.
-    pub(crate) fn told(self, backend: &'static str, error: sqlx::Error) -> Error {
+    pub(crate) fn into_error(self, backend: &'static str, error: sqlx::Error) -> Error {
         match self.may_pass() {
             true => Error::retryable(backend, error),
             false => Error::permanent(backend, error),

@@ -3,14 +3,14 @@
 
 pub mod dialect;
 
-mod attend;
-mod call;
-mod carry;
-mod look;
+pub(crate) mod batch;
+mod driver;
+mod inspect;
 mod options;
+mod polling;
 mod pool;
 mod registers;
-mod verbs;
+mod request;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +19,19 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee, TokenSource};
 use lockkit_core::driver::{ClaimId, Flights, KnownBases, Writes};
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::Pool;
 use tokio::sync::Notify;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use dialect::{Dialect, Verb};
+use dialect::{Dialect, StatementId};
 use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
-use crate::wake::{Tag, Wakes};
+use crate::rows::other_version;
+use crate::waiters::{ClaimTag, WaiterRegistry};
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 ///
@@ -47,43 +48,44 @@ use crate::wake::{Tag, Wakes};
 /// # Ok(()) }
 /// ```
 pub struct ServerDriver<D: Dialect> {
-    pub(crate) shared: Arc<Shared<D>>,
+    pub(crate) inner: Arc<SqlServerInner<D>>,
 }
 
 impl<D: Dialect> Clone for ServerDriver<D> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { inner: self.inner.clone() }
     }
 }
 
 /// What the driver and its tasks share.
-pub(crate) struct Shared<D: Dialect> {
+pub(crate) struct SqlServerInner<D: Dialect> {
     pub(crate) dialect: D,
     pub(crate) connections: Connections<D>,
     pub(crate) timeout: Duration,
     durability: ServerDurability,
     capabilities: Capabilities,
     /// The id of this client, which its channel and its claims bear.
-    client: Tag,
-    wakes: Arc<Wakes>,
+    client: ClaimTag,
+    waiters: Arc<WaiterRegistry>,
     bases: KnownBases,
     writes: Writes,
     operations: AtomicU64,
     /// Rung when a connection was lost.
     lost: Arc<Notify>,
-    /// The connections on which a step may wait for a row that another client has locked: half of them.
+    /// The connections on which an operation may wait for a row that another client has locked: half of
+    /// them.
     may_wait: Semaphore,
     /// The connections for all but renewals.
     others: Semaphore,
-    /// When a flight was held up as a whole.
-    held_up: Mutex<Option<Instant>>,
+    /// When a batch would last have waited as a whole.
+    blocked_at: Mutex<Option<Instant>>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerDriver")
             .field("backend", &D::BACKEND)
-            .field("connections", &self.shared.connections)
+            .field("connections", &self.inner.connections)
             .finish_non_exhaustive()
     }
 }
@@ -95,7 +97,7 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// Dropping it leaves the database without the tables or with all of them.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, ServerOptions::default()).await
     }
 
@@ -103,14 +105,14 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn connect_with(url: &str, options: ServerOptions) -> Result<Self, Error> {
+    pub async fn connect_with(url: &str, options: ServerOptions) -> Result<Self> {
         let (options, rest) = options.parse(url)?;
         let connections = Connections::own(D::parse(&rest)?, options.connections);
         Self::start(connections, options).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         let (options, rest) = ServerOptions::default().parse(url)?;
         D::parse(&rest)?;
         Self::dialect(&options).map(drop)
@@ -126,18 +128,18 @@ impl<D: Dialect> ServerDriver<D> {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self, Error> {
+    pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self> {
         Self::start(Connections::Pool(pool), options).await
     }
 
-    /// The statements that make the tables, or upgrade them, for who may: the driver then runs with
+    /// The statements that make the tables, for who may: the driver then runs with
     /// rights to use them only. `url` and `options` say where they are to be; no I/O.
-    pub fn schema(url: &str, options: ServerOptions) -> Result<String, Error> {
+    pub fn schema(url: &str, options: ServerOptions) -> Result<String> {
         let (options, _) = options.parse(url)?;
         Ok(Self::dialect(&options)?.schema())
     }
 
-    fn dialect(options: &ServerOptions) -> Result<D, Error> {
+    fn dialect(options: &ServerOptions) -> Result<D> {
         let tables = options.tables.clone().unwrap_or_else(|| Tables(D::TABLES.to_owned()));
         if !is_plain(&tables.0) {
             let named = D::TABLES_ARE;
@@ -147,7 +149,7 @@ impl<D: Dialect> ServerDriver<D> {
         Ok(D::new(&tables, options.durability))
     }
 
-    async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
+    async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self> {
         let mut capabilities = D::CAPABILITIES;
         match options.durability {
             ServerDurability::Full => capabilities.faults = FAULTS_ON_DISK,
@@ -157,64 +159,66 @@ impl<D: Dialect> ServerDriver<D> {
         let most = connections.most();
         let others = most.saturating_sub(1).max(1);
         capabilities.flights.at_once = capabilities.flights.at_once.min(others);
-        let shared = Shared {
+        let inner = SqlServerInner {
             dialect: Self::dialect(&options)?,
             connections,
             timeout: options.timeout,
             durability: options.durability,
             capabilities,
-            client: attend::tag(&ClaimId::random()),
-            wakes: Wakes::new(attend::tag, D::PUSHES),
+            client: polling::tag(&ClaimId::random()),
+            waiters: WaiterRegistry::new(polling::tag, D::PUSHES),
             bases: KnownBases::default(),
             writes: Writes::default(),
             operations: AtomicU64::new(0),
             lost: Arc::default(),
             may_wait: Semaphore::new((most / 2).max(1)),
             others: Semaphore::new(others),
-            held_up: Mutex::default(),
+            blocked_at: Mutex::default(),
         };
-        let driver = Self { shared: Arc::new(shared) };
+        let driver = Self { inner: Arc::new(inner) };
         driver.meet().await;
         let opened = driver.open().await;
         if opened.is_err() {
-            driver.shared.connections.close().await;
+            driver.inner.connections.close().await;
         }
         opened.map(|()| driver)
     }
 
-    /// A pool's connections are opened by somebody else: what is at their other end is found out beside
+    /// A pool's connections are opened by the program: what is at their other end is found out beside
     /// it.
     async fn meet(&self) {
-        if let Connections::Pool(pool) = &self.shared.connections {
+        if let Connections::Pool(pool) = &self.inner.connections {
             let options = pool.connect_options();
-            let meeting = self.shared.dialect.meet(&options);
-            let _ = tokio::time::timeout(self.shared.timeout, meeting).await;
+            let meeting = self.inner.dialect.meet(&options);
+            let _ = tokio::time::timeout(self.inner.timeout, meeting).await;
         }
     }
 
-    /// Checks the version of the tables, and makes or upgrades them.
-    async fn open(&self) -> Result<(), Error> {
+    /// Checks the version of the tables, and makes them where there are none.
+    async fn open(&self) -> Result<()> {
         for _ in 0..2 {
-            let answer = self.shared.call(Verb::Health, &[]).await?;
+            let answer = self.inner.call(StatementId::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();
-            let version = row.int(0).unwrap_or(0);
-            if version > D::VERSION {
-                let newer = "the tables were made by a newer version of lockkit";
-                return Err(Error::permanent(D::BACKEND, newer));
-            }
-            if version == D::VERSION {
-                if row.int(2) == Some(1) {
-                    self.shared.sweep().await;
+            match row.int(0) {
+                None => self.inner.install().await?,
+                Some(version) if version == D::VERSION => {
+                    if row.int(2) == Some(1) {
+                        self.inner.sweep().await;
+                    }
+                    return Ok(());
                 }
-                return Ok(());
+                Some(version) => {
+                    let place = self.inner.dialect.tables();
+                    let refusal = other_version(place, version, D::VERSION);
+                    return Err(Error::permanent(D::BACKEND, refusal));
+                }
             }
-            self.shared.install().await?;
         }
         Err(Error::permanent(D::BACKEND, "the tables have no version"))
     }
 }
 
-impl<D: Dialect> Shared<D> {
+impl<D: Dialect> SqlServerInner<D> {
     /// Every so many operations, a bite of the sweep, beside the caller's work.
     fn sweep_in_passing(self: &Arc<Self>, operations: u64) {
         const EVERY: u64 = 512;
@@ -227,7 +231,7 @@ impl<D: Dialect> Shared<D> {
 
     async fn sweep(&self) {
         const BITE: i64 = 1_000;
-        if let Err(error) = self.call(Verb::Sweep, &[dialect::Arg::Int(BITE)]).await {
+        if let Err(error) = self.call(StatementId::Sweep, &[dialect::Arg::Int(BITE)]).await {
             tracing::debug!(%error, "a sweep failed; the next one goes on");
         }
     }

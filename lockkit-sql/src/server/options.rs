@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{join_query, split_query};
-use lockkit_core::{Error, parse_duration};
+use lockkit_core::{Error, Result, parse_duration};
 
 /// What waits for the server's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl ServerOptions {
     }
 
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
-    pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String), Error> {
+    pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String)> {
         let (place, options) = split_query(url);
         let mut others = Vec::new();
         for option in options {

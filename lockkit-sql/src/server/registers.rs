@@ -8,21 +8,21 @@ use lockkit_core::driver::{
     Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
+use lockkit_core::{Result, Token};
 
 use super::ServerDriver;
-use super::dialect::{Arg, Dialect, Verb};
-use super::verbs::unexpected;
+use super::dialect::{Arg, Dialect, StatementId};
+use super::driver::unexpected;
 use crate::rows::{micros, token_of};
-use crate::wake::Wakes;
+use crate::waiters::WaiterRegistry;
 
 /// How often a change that another process made is looked for: at first, and at last.
 const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
 
 #[async_trait]
 impl<D: Dialect> Registers for ServerDriver<D> {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let rows = self.shared.call(Verb::Load, &arguments(at)).await?.rows;
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+        let rows = self.inner.call(StatementId::Load, &arguments(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(Entry {
             value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
@@ -31,11 +31,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         }))
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         let (expect, expected) = match write.expect {
             Precondition::Anything => (0, 0),
             Precondition::Absent => (1, 0),
@@ -54,12 +50,12 @@ impl<D: Dialect> Registers for ServerDriver<D> {
             Arg::Int(write.ttl.map_or(0, |ttl| micros(ttl).max(1))),
             Arg::Int(write.repeated.into()),
         ];
-        let answer = self.shared.call(Verb::Store, &args).await?;
+        let answer = self.inner.call(StatementId::Write, &args).await?;
         let row = answer.row::<D>()?;
         let outcome = match (row.int(0), row.int(1)) {
             (Some(0), _) => WriteResult::Conflict,
             (Some(1), Some(number)) => {
-                Wakes::ring_registers();
+                WaiterRegistry::wake_registers();
                 WriteResult::Stored(version(number))
             }
             (Some(2), Some(number)) => WriteResult::Stale { highest: token_of(number) },
@@ -68,13 +64,9 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         Ok(Attempted::after(answer.ambiguous, outcome))
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         let (mut tick, most) = TICKS;
-        let bells = &self.shared.wakes.registers;
+        let bells = &self.inner.waiters.registers;
         let load = || {
             let pause = tick;
             tick = most.min(tick * 5 / 4);
@@ -83,8 +75,8 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         bells.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.shared.registers(request).await
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+        self.inner.registers(request).await
     }
 }
 

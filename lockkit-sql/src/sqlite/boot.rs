@@ -1,7 +1,7 @@
 //! Which run of this machine it is: an id that changes with every boot, since times on the boot
 //! clock mean nothing to another boot.
 
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 
 use super::BACKEND;
 
@@ -10,7 +10,7 @@ use super::BACKEND;
 /// On Linux the kernel's boot id. A process in a time namespace of its own reads another boot
 /// clock than its neighbours under the same id, so the offset of the namespace is part of it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn boot_id() -> Result<String, Error> {
+pub(crate) fn boot_id() -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(path);
     let id = id.map_err(|error| unknown(&format!("{path}: {error}; mount /proc")))?;
@@ -30,7 +30,7 @@ fn with_offset(id: &str, offsets: &str) -> String {
 /// The id of the running system's boot clock: the session id of Apple's kernels, the moment of the
 /// boot of the BSDs.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn boot_id() -> Result<String, Error> {
+pub(crate) fn boot_id() -> Result<String> {
     let sysctl = |program: &str, name: &str| {
         let output = std::process::Command::new(program).args(["-n", name]).output().ok()?;
         let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();

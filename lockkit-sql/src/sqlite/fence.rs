@@ -1,10 +1,10 @@
 //! Fenced transactions on SQLite. See [`Fence`] for what they mean.
 //!
-//! A file has one writer at a time, and a claim leaves its list by a write. So a transaction that has
+//! A file has one writer at a time, and a claim leaves its queue by a write. So a transaction that has
 //! the file's write lock, and sees the claim hold, needs no more: the claim stays until it ends.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, HeldLock, Token};
+use lockkit_core::{Error, Fence, HeldLock, Result, Token};
 use sqlx::{Sqlite, Transaction};
 
 use super::{BACKEND, SqliteDriver};
@@ -17,7 +17,7 @@ pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
 
 #[async_trait]
 impl<'t> Fence<Transaction<'t, Sqlite>, SqliteDriver> for HeldLock {
-    async fn fence(&self, tx: &mut Transaction<'t, Sqlite>) -> Result<(), Error> {
+    async fn fence(&self, tx: &mut Transaction<'t, Sqlite>) -> Result<()> {
         self.anchor(BACKEND).await?;
         let claim = self.claim();
         let (namespace, space, name) = columns(&claim.key);
@@ -38,7 +38,7 @@ impl<'t> Fence<Transaction<'t, Sqlite>, SqliteDriver> for HeldLock {
 
 #[async_trait]
 impl FencedWrite for Transaction<'_, Sqlite> {
-    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced> {
         let written = sqlx::query(
             "INSERT INTO lockkit_tokens (resource, highest) VALUES (?1, ?2) \
              ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest \

@@ -5,28 +5,24 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use lockkit_core::Error;
 use lockkit_core::clock::Clock;
+use lockkit_core::{Error, Result};
 use rand::Rng;
 use rusqlite::{Connection, params};
 use sqlx::sqlite::SqlitePool;
 
 use super::BACKEND;
-use super::flight::batch;
+use super::connection::{connect, patiently};
+use super::context::{FileMark, beside};
 use super::location::{
-    check_header, check_writable, io_error, refuse_network, refuse_second_name, resolve,
+    APPLICATION_ID, SCHEMA_VERSION, check_header, check_version, check_writable, io_error,
+    refuse_network, refuse_second_name, resolve,
 };
-use super::mark::{FileMark, beside};
 use super::tokens::{TOKEN_BLOCK, wall_clock};
-use super::worker::{connect, patiently};
-
-/// `lkit`, in the header of every file that lockkit made.
-pub(crate) const APPLICATION_ID: i64 = 0x6c6b_6974;
-/// Of the schema that this version of the driver makes and knows.
-const SCHEMA_VERSION: i64 = 1;
+use super::transaction::batch;
 
 /// Makes sure that there is a usable file at `path` and returns its absolute path without links.
-pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
+pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf> {
     let path = resolve(path)?;
     let refuse = |why: &str| Err(Error::config(format!("{} is {why}", path.display())));
     match fs::metadata(&path) {
@@ -49,7 +45,7 @@ pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
 }
 
 /// Puts the tables into a database that has others too: the file behind a pool.
-pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf, Error> {
+pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf> {
     refuse_network(&path)?;
     refuse_second_name(&path)?;
     patiently(|| {
@@ -62,7 +58,7 @@ pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf, Error
 }
 
 /// The path of the file behind a pool.
-pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf, Error> {
+pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf> {
     let path: String =
         sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
             .fetch_one(pool)
@@ -79,7 +75,7 @@ pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf, Error> {
 
 /// Which SQLite a program has, its other dependencies decide as well, or the system. The client
 /// library supports 3.34 and newer.
-pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
+pub(crate) fn refuse_old_library(number: i32) -> Result<()> {
     if number >= 3_034_000 {
         return Ok(());
     }
@@ -90,25 +86,13 @@ pub(crate) fn refuse_old_library(number: i32) -> Result<(), Error> {
     )))
 }
 
-/// Refuses what a newer lockkit made.
-pub(crate) fn check_version(path: &Path, version: i64) -> Result<(), Error> {
-    if version > SCHEMA_VERSION {
-        return Err(Error::config(format!(
-            "{} has schema version {version}, this lockkit knows {SCHEMA_VERSION}: update lockkit \
-             here, or choose another path",
-            path.display()
-        )));
-    }
-    Ok(())
-}
-
-/// Makes the file beside its place and then moves it there, so that nobody ever sees half a file:
+/// Makes the file beside its place and then moves it there, so that no process ever sees half a file:
 /// of many processes that start at once the first one's stays.
-fn make(path: &Path, boot: &str) -> Result<(), Error> {
+fn make(path: &Path, boot: &str) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mark = rand::rng().random::<u64>();
     let name = format!(".{name}.{}-{mark:016x}.new", std::process::id());
-    let fresh = Fresh(path.with_file_name(name));
+    let fresh = TemporaryFile(path.with_file_name(name));
     let mut options = OpenOptions::new();
     let opened = options.write(true).create_new(true).mode(0o600).open(&fresh.0);
     opened.map_err(|e| io_error("make a file beside", path, &e))?;
@@ -135,9 +119,9 @@ fn move_into_place(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// A file that is only on its way: gone with this value, whatever happened.
-struct Fresh(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Drop for Fresh {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         for suffix in ["", "-journal", "-wal", "-shm"] {
             let _ = fs::remove_file(beside(&self.0, suffix));
@@ -148,8 +132,8 @@ impl Drop for Fresh {
 /// Puts the schema into an empty file. Everything but the last step is one transaction in a
 /// rollback journal, so that the header is in the file itself, not only in a log, and that an
 /// empty file stays empty if this fails.
-fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
-    patiently(|| {
+fn initialise(path: &Path, boot: &str) -> Result<()> {
+    Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(path)?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN EXCLUSIVE")?;
@@ -160,7 +144,7 @@ fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
         ))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         Ok(())
-    })
+    })?)
 }
 
 /// Unless they are there.
@@ -177,9 +161,9 @@ fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
 }
 
 /// Finds out how the file counts this boot; takes the file over from an earlier one.
-pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64, Error> {
+pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64> {
     let before = file.log();
-    patiently(|| {
+    Ok(patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(file.path())?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")?;
@@ -187,8 +171,6 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         let (version, known): (i64, bool) =
             connection.query_row(meta, [boot], |row| Ok((row.get(0)?, row.get(1)?)))?;
         check_version(file.path(), version)?;
-        // What the first files of this version lack.
-        connection.execute_batch(include_str!("sql/limits.sql"))?;
         if !known {
             // Tokens go on above the ceiling: what was given below it may be lost from the file, if
             // the power failed, but the ceiling was on disk before. And above the wall clock: the file
@@ -199,7 +181,7 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
             let now = clock.now().as_nanos() as i64;
             batch(&connection, include_str!("sql/takeover.sql"), now)?;
         }
-        // Where a log begins, the tokens of an earlier one may be lost, if somebody deleted it in
+        // Where a log begins, the tokens of an earlier one may be lost, if it was deleted in
         // use: they go on above the wall clock, as in a new file.
         if before[0].is_none() || file.log() != before {
             connection.execute(
@@ -211,7 +193,7 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         let epoch = connection.query_row(epoch, [], |row| row.get(0))?;
         connection.execute_batch("COMMIT")?;
         Ok(epoch)
-    })
+    })?)
 }
 
 #[cfg(test)]

@@ -6,15 +6,15 @@ use lockkit_core::driver::RegisterKey;
 use lockkit_core::{Key, line};
 use rusqlite::params;
 
-use super::flight::{Flight, moment, stored};
+use super::transaction::{Transaction, moment, stored};
 use crate::rows::columns;
 
-/// How far the clocks of two transactions of one boot may be apart (in nanoseconds): an older lockkit
-/// reads its own before it waits for the write lock, which it does for 5 s at most.
+/// How far ahead of a transaction's clock another one of the same boot may have written (in
+/// nanoseconds): one that reads has its clock before it sees what a writer committed meanwhile.
 pub(super) const STALE: i64 = 10_000_000_000;
 
-impl Flight<'_> {
-    /// The claims of a list with the times of this boot. One that writes corrects their rows, so that
+impl Transaction<'_> {
+    /// The claims of a queue with the times of this boot. One that writes corrects their rows, so that
     /// their time begins once.
     pub(super) fn adopted<W>(
         &self,

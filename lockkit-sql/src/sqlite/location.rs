@@ -6,22 +6,26 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::BACKEND;
-use super::file::{APPLICATION_ID, check_version};
-use super::mark::beside;
-use super::worker::{explain, primary_code};
+use super::connection::{explain, primary_code};
+use super::context::beside;
+use crate::rows::other_version;
 
+/// `lkit`, in the header of every file that lockkit made.
+pub(crate) const APPLICATION_ID: i64 = 0x6c6b_6974;
+/// The version of the tables that this driver makes and uses.
+pub(crate) const SCHEMA_VERSION: i64 = 2;
 /// How many links are followed from one to the next, as by the kernel.
 const LINKS: usize = 40;
 
 /// The folder without links, and the file's name in it. The folder is not made: a path that was
 /// mistyped would be a world of locks of its own. A link is followed also where it leads to no file yet,
 /// which is then made there.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     let given = std::path::absolute(path)
         .map_err(|e| Error::config(format!("{path:?} is not a path: {e}")))?;
     if let Ok(real) = fs::canonicalize(&given) {
@@ -43,7 +47,7 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
 }
 
 /// A path whose last part is no link, as `given` led to it.
-fn in_its_folder(path: &Path, given: &Path) -> Result<PathBuf, Error> {
+fn in_its_folder(path: &Path, given: &Path) -> Result<PathBuf> {
     refuse_network(path)?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::config(format!("{} names no file", path.display())));
@@ -77,7 +81,7 @@ pub(crate) fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> Error
 }
 
 /// Without the right to write into the folder SQLite cannot keep its log.
-pub(crate) fn check_writable(path: &Path) -> Result<(), Error> {
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
     use rustix::fs::{Access, access};
     let folder = path.parent().unwrap_or(Path::new("/"));
     let file = (path, Access::READ_OK | Access::WRITE_OK);
@@ -90,7 +94,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Error> {
 /// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
 /// (Reading the header by hand would do harm: closing any handle of a file drops all locks that
 /// this process has on it, those of other connections included. SQLite's own handles know that.)
-pub(crate) fn check_header(path: &Path, length: u64) -> Result<(), Error> {
+pub(crate) fn check_header(path: &Path, length: u64) -> Result<()> {
     let shown = path.display();
     let not_sqlite = || {
         Error::config(format!(
@@ -122,6 +126,17 @@ pub(crate) fn check_header(path: &Path, length: u64) -> Result<(), Error> {
     }
 }
 
+/// Refuses tables of another version.
+pub(crate) fn check_version(path: &Path, found: i64) -> Result<()> {
+    match found == SCHEMA_VERSION {
+        true => Ok(()),
+        false => {
+            let place = path.display().to_string();
+            Err(Error::config(other_version(&place, found, SCHEMA_VERSION)))
+        }
+    }
+}
+
 /// The application id and the version of the schema.
 fn header(path: &Path) -> rusqlite::Result<(i64, i64)> {
     const SPECIAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
@@ -138,7 +153,7 @@ fn header(path: &Path) -> rusqlite::Result<(i64, i64)> {
 
 /// SQLite's locks, and the shared memory of its log, do not work between the machines of a network
 /// file system.
-pub(crate) fn refuse_network(path: &Path) -> Result<(), Error> {
+pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     // The nearest folder that exists says where the file would be made.
     let on_disk = path.ancestors().find(|p| p.exists());
     match on_disk.and_then(network_kind) {
@@ -169,8 +184,8 @@ fn network_kind(path: &Path) -> Option<&'static str> {
         0x564c => "NCP",
         0xaad7_aaea => "PanFS",
         0x4750_4653 => "GPFS",
-        0x786f_4256 => "VirtualBox's shared folders",
-        0xbacb_acbc => "VMware's shared folders",
+        0x786f_4256 => "VirtualBox's inner folders",
+        0xbacb_acbc => "VMware's inner folders",
         _ => return None,
     })
 }
@@ -185,7 +200,7 @@ fn network_kind(_: &Path) -> Option<&'static str> {
 ///
 /// A file that is just being made may have two names for a moment, so a second name is refused
 /// only when it stays.
-pub(crate) fn refuse_second_name(path: &Path) -> Result<(), Error> {
+pub(crate) fn refuse_second_name(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     if is_mount_point(path) {
         return Err(Error::config(format!(

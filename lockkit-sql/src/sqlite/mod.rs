@@ -1,21 +1,22 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
+//! can do; `driver` has the lock, `registers` the values, `polling` the waiting, `transaction` and `queues` a transaction,
 //! `tokens` its numbers, `worker` the thread that carries it out, `location` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
+mod connection;
+mod context;
+mod driver;
 mod fence;
 mod file;
-mod flight;
 mod foreign;
+mod inspect;
 mod location;
-mod look;
-mod mark;
+mod polling;
+mod queues;
 mod registers;
-mod sweep;
 mod tokens;
-mod verbs;
-mod wait;
+mod transaction;
 mod worker;
 
 use std::fmt;
@@ -26,15 +27,15 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Flights, KnownBases, split_query};
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Result};
 use sqlx::sqlite::SqlitePool;
 
+use context::{FileContext, FileMark};
 pub use fence::TOKENS_TABLE;
-use mark::FileMark;
-use tokens::Given;
-use worker::{Site, Worker};
+use tokens::IssuedNumbers;
+use worker::Worker;
 
-use crate::wake::Wakes;
+use crate::waiters::WaiterRegistry;
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
@@ -119,7 +120,7 @@ impl SqliteOptions {
         self
     }
 
-    fn boot_id(&self) -> Result<String, Error> {
+    fn boot_id(&self) -> Result<String> {
         self.boot.clone().map_or_else(boot::boot_id, Ok)
     }
 }
@@ -142,7 +143,7 @@ impl SqliteOptions {
 /// ```
 #[derive(Clone)]
 pub struct SqliteDriver {
-    shared: Arc<Shared>,
+    inner: Arc<SqliteInner>,
 }
 
 impl fmt::Debug for SqliteDriver {
@@ -153,11 +154,11 @@ impl fmt::Debug for SqliteDriver {
 
 #[derive(Debug)]
 /// What the driver and its tasks share.
-struct Shared {
-    site: Arc<Site>,
+struct SqliteInner {
+    context: Arc<FileContext>,
     writer: Worker,
     reader: Worker,
-    wakes: Arc<Wakes>,
+    waiters: Arc<WaiterRegistry>,
     bases: KnownBases,
 }
 
@@ -169,7 +170,7 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves the file untouched or whole.
-    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
+    pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self> {
         let boot = options.boot_id()?;
         let path = path.as_ref().to_owned();
         let prepare = move |boot: &str| file::prepare(&path, boot);
@@ -182,13 +183,13 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// As [`open`](Self::open).
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         let (path, options) = parse_url(url)?;
         Self::open(path, options).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         parse_url(url).map(drop)
     }
 
@@ -201,7 +202,7 @@ impl SqliteDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves the database without the tables or with all of them.
-    pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, Error> {
+    pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self> {
         let boot = options.boot_id()?;
         let path = file::path_of(&pool).await?;
         let prepare = move |boot: &str| file::prepare_beside(path, boot);
@@ -210,38 +211,39 @@ impl SqliteDriver {
 
     /// The file, without links.
     pub fn path(&self) -> &Path {
-        self.shared.site.file.path()
+        self.inner.context.file.path()
     }
 
     /// Makes sure that there is a file, on a thread where that may take its time.
     async fn start(
-        prepare: impl FnOnce(&str) -> Result<PathBuf, Error> + Send + 'static,
+        prepare: impl FnOnce(&str) -> Result<PathBuf> + Send + 'static,
         boot: String,
         options: SqliteOptions,
-    ) -> Result<Self, Error> {
-        let enter = move || -> Result<Shared, Error> {
+    ) -> Result<Self> {
+        let enter = move || -> Result<SqliteInner> {
             file::refuse_old_library(rusqlite::version_number())?;
             let file = FileMark::of(&prepare(&boot)?)?;
             let epoch = file::enter(&file, &boot, &*options.clock)?;
             let durable = options.durability == Durability::Everything;
-            let given = Given::of(file.path());
-            let site = Arc::new(Site { file, epoch, given, clock: options.clock, durable });
-            Ok(Shared {
-                writer: Worker::start(site.clone(), true)?,
-                reader: Worker::start(site.clone(), false)?,
-                site,
-                wakes: Wakes::new(wait::tag, false),
+            let issued = IssuedNumbers::of(file.path());
+            let context =
+                Arc::new(FileContext { file, epoch, issued, clock: options.clock, durable });
+            Ok(SqliteInner {
+                writer: Worker::start(context.clone(), true)?,
+                reader: Worker::start(context.clone(), false)?,
+                context,
+                waiters: WaiterRegistry::new(transaction::tag, false),
                 bases: KnownBases::default(),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;
-        let shared = entered.map_err(|error| Error::permanent(BACKEND, error))??;
-        Ok(Self { shared: Arc::new(shared) })
+        let inner = entered.map_err(|error| Error::permanent(BACKEND, error))??;
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
 /// The path and the options of a URL.
-fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
+fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions)> {
     let (place, query) = split_query(url);
     let path = place.strip_prefix("sqlite:");
     let path =
@@ -268,7 +270,7 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
             "durability=everything" => Durability::Everything,
             other => {
                 return Err(Error::config(format!(
-                    "`{other}` is not known to `sqlite:` URLs; there is `durability=needed` and \
+                    "`{other}` is not cache to `sqlite:` URLs; there is `durability=needed` and \
                      `durability=everything`"
                 )));
             }

@@ -8,77 +8,75 @@ use lockkit_core::driver::{
     Attempted, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
-use lockkit_core::{Error, Token};
+use lockkit_core::{Result, Token};
 use rusqlite::params;
 
 use super::SqliteDriver;
-use super::flight::{Flight, unsigned};
-use super::worker::Failure;
+use super::connection::TransactionError;
+use super::transaction::{GRACE, Transaction, unsigned};
 use crate::rows::{nanos, token_of};
-use crate::wake::Wakes;
+use crate::waiters::WaiterRegistry;
 
-/// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
-/// its lost answer can be asked for again.
-pub(crate) const GRACE: i64 = 600_000_000_000;
 /// How often a change that another process made is looked for.
 const TICK: Duration = Duration::from_millis(25);
 
 #[async_trait]
 impl Registers for SqliteDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         let (at, adopted) = (at.clone(), at.clone());
-        let load = move |flight: &mut Flight<'_>| {
+        let load = move |transaction: &mut Transaction<'_>| {
             let text = "SELECT value, version, highest, expires > ?3 + ttl FROM lockkit_registers
                 WHERE namespace = ?1 AND name = ?2 AND value IS NOT NULL
                   AND (expires IS NULL OR expires > ?3)";
-            let values = params![at.namespace.as_str(), at.name.as_str(), flight.now()];
-            Ok(flight.any(text, values, |row| {
+            let values = params![at.namespace.as_str(), at.name.as_str(), transaction.now()];
+            Ok(transaction.any(text, values, |row| {
                 let token = row.get::<_, Option<i64>>(2)?.map(token_of);
                 let version = Version(unsigned(row.get(1)?));
                 let is_foreign = row.get::<_, Option<bool>>(3)? == Some(true);
                 Ok((Entry { value: row.get(0)?, version, token }, is_foreign))
             })?)
         };
-        let found = self.shared.reader.call(false, load).await?;
+        let found = self.inner.reader.call(false, load).await?;
         if let Some((_, true)) = found {
-            let adopt = move |flight: &mut Flight<'_>| Ok(flight.adopt_value(&adopted)?);
-            self.shared.writer.call(false, adopt).await?;
+            let adopt =
+                move |transaction: &mut Transaction<'_>| Ok(transaction.adopt_value(&adopted)?);
+            self.inner.writer.call(false, adopt).await?;
         }
         Ok(found.map(|(entry, _)| entry))
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         let (at, write) = (at.clone(), write.clone());
-        let apply = move |flight: &mut Flight<'_>| apply(flight, &at, &write);
-        let outcome = self.shared.writer.call(true, apply).await?;
+        let apply = move |transaction: &mut Transaction<'_>| apply(transaction, &at, &write);
+        let outcome = self.inner.writer.call(true, apply).await?;
         if matches!(outcome, WriteResult::Stored(_)) {
-            Wakes::ring_registers();
+            WaiterRegistry::wake_registers();
         }
         Ok(outcome.into())
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         let load = async || Ok((self.load(at).await?, TICK));
-        self.shared.wakes.registers.changed(at.name.as_str(), after, load).await
+        self.inner.waiters.registers.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         let request = request.clone();
-        self.shared.reader.call(false, move |flight| flight.registers(&request)).await
+        Ok(self
+            .inner
+            .reader
+            .call(false, move |transaction| transaction.registers(&request))
+            .await?)
     }
 }
 
-fn apply(flight: &mut Flight<'_>, at: &RegisterKey, write: &Write) -> Result<WriteResult, Failure> {
-    let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), flight.now());
-    let found = flight.any(
+fn apply(
+    transaction: &mut Transaction<'_>,
+    at: &RegisterKey,
+    write: &Write,
+) -> Result<WriteResult, TransactionError> {
+    let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), transaction.now());
+    let found = transaction.any(
         "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id,
            expires > ?3 + ttl
          FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
@@ -96,20 +94,20 @@ fn apply(flight: &mut Flight<'_>, at: &RegisterKey, write: &Write) -> Result<Wri
     let never = Found { version: None, present: false, token: None, last_write: None };
     let (found, is_foreign) = found.unwrap_or((never, false));
     if is_foreign {
-        flight.adopt_value(at)?;
+        transaction.adopt_value(at)?;
     }
     if let Some(outcome) = WriteResult::decide(&found, write) {
         return Ok(outcome);
     }
     let own = found.version.map_or(0, |version| version.0 as i64);
-    let version = flight.next_version(own)?;
+    let version = transaction.next_version(own)?;
     let (token, ends) = (write.token.or(found.token), write.ttl.map(|ttl| now + nanos(ttl)));
     let purge_at = match write.value {
         Some(_) => ends,
         None => token.is_none().then_some(now + GRACE),
     };
     let (token, ttl) = (token.map(Token::as_i64), write.ttl.map(nanos));
-    flight.run(
+    transaction.run(
         "INSERT OR REPLACE INTO lockkit_registers
            (namespace, name, value, version, highest, write_id, ttl, expires, purge_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",

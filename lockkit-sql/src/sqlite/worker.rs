@@ -2,43 +2,25 @@
 //! transaction. A busy file is waited out here, and errors of SQLite become sentences.
 //!
 //! A transaction begins, runs and ends without a pause on this thread, so a task that stands still
-//! stops nobody, and dropping a future leaves no transaction open: its job runs, or does not.
+//! stops no other, and dropping a future leaves no transaction open: its job runs, or does not.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
-use lockkit_core::Error;
-use lockkit_core::clock::Clock;
-use rand::Rng;
-use rusqlite::{Connection, OpenFlags};
+use lockkit_core::driver::BatchError;
+use lockkit_core::{Error, Key, Result};
+use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::BACKEND;
-use super::flight::{Flight, Known};
-use super::mark::{FileMark, LogMark};
-use super::sweep::Sweep;
-use super::tokens::Given;
-use crate::wake::Wakes;
+use super::connection::{TransactionError, connect, patiently};
+use super::context::{FileContext, LogMark};
+use super::foreign::STALE;
+use super::transaction::{Operation, Transaction, WriterCache, key_of};
+use crate::rows::columns;
+use crate::waiters::WaiterRegistry;
 
-/// For how long a busy file is waited out.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest pause between two tries. A transaction takes some ten microseconds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(8);
-
-/// What all connections of a driver have to know about its file.
-#[derive(Debug)]
-pub(crate) struct Site {
-    pub(crate) file: FileMark,
-    pub(crate) epoch: i64,
-    pub(super) given: Given,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Whether everything waits for the disk.
-    pub(crate) durable: bool,
-}
-
-type Job = Box<dyn FnOnce(&mut Desk) + Send>;
+type Job = Box<dyn FnOnce(&mut JobContext) + Send>;
 
 /// A handle to the thread, which ends with it.
 #[derive(Debug)]
@@ -47,13 +29,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(site: Arc<Site>, writes: bool) -> Result<Self, Error> {
+    pub(crate) fn start(context: Arc<FileContext>, writes: bool) -> Result<Self> {
         let (queue, jobs) = channel::<Job>();
-        let mut desk = Desk { site, writes, connected: None, sweep: Sweep::default() };
+        let mut context = JobContext { context, writes, connected: None, prune: Pruner::default() };
         let serve = move || {
             for job in jobs {
-                job(&mut desk);
-                desk.sweep_in_passing();
+                job(&mut context);
+                context.prune_in_passing();
             }
         };
         let thread = std::thread::Builder::new().name("lockkit-sqlite".to_owned());
@@ -61,43 +43,43 @@ impl Worker {
         Ok(Self { queue })
     }
 
-    /// Does `work` in a transaction, unless nobody waits for it when its turn comes. It may run
+    /// Does `work` in a transaction, unless its future was dropped when its turn comes. It may run
     /// several times before it is answered, each time in a transaction of its own.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         durable: bool,
-        work: impl FnMut(&mut Flight<'_>) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.ask(move |desk| desk.carry(durable, work)).await?
+        work: impl FnMut(&mut Transaction<'_>) -> Result<T, TransactionError> + Send + 'static,
+    ) -> Result<T, BatchError> {
+        self.ask(move |context| context.run(durable, work)).await?
     }
 
     /// Closes the connection. A later job opens another one.
     pub(crate) async fn close(&self) {
         // The thread may have ended.
-        let _ = self.ask(|desk| desk.connected = None).await;
+        let _ = self.ask(|context| context.connected = None).await;
     }
 
     async fn ask<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Desk) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+        job: impl FnOnce(&mut JobContext) -> T + Send + 'static,
+    ) -> Result<T, BatchError> {
         let (tell, told) = oneshot::channel();
-        let job = move |desk: &mut Desk| {
+        let job = move |context: &mut JobContext| {
             if !tell.is_closed() {
-                let _ = tell.send(job(desk));
+                let _ = tell.send(job(context));
             }
         };
         let ended = || Error::permanent(BACKEND, "the thread that serves the file has ended");
-        self.queue.send(Box::new(job)).map_err(|_| ended())?;
-        told.await.map_err(|_| ended())
+        self.queue.send(Box::new(job)).map_err(|_| BatchError::refused(ended()))?;
+        told.await.map_err(|_| BatchError::unknown(ended()))
     }
 }
 
-pub(super) struct Desk {
-    site: Arc<Site>,
+pub(super) struct JobContext {
+    context: Arc<FileContext>,
     writes: bool,
     connected: Option<Connected>,
-    pub(super) sweep: Sweep,
+    pub(super) prune: Pruner,
 }
 
 /// A connection, the log that it writes to, whether it waits for the disk, what it knows.
@@ -105,19 +87,19 @@ struct Connected {
     connection: Connection,
     log: LogMark,
     durable: Option<bool>,
-    known: Known,
+    cache: WriterCache,
 }
 
-impl Desk {
-    pub(super) fn carry<T>(
+impl JobContext {
+    pub(super) fn run<T>(
         &mut self,
         durable: bool,
-        mut work: impl FnMut(&mut Flight<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Error> {
-        let mut durable = durable || self.site.durable;
+        mut work: impl FnMut(&mut Transaction<'_>) -> Result<T, TransactionError>,
+    ) -> Result<T, BatchError> {
+        let mut durable = durable || self.context.durable;
         patiently(|| {
             let done = self.transact(durable, &mut work);
-            durable |= matches!(done, Err(Failure::NotDurable));
+            durable |= matches!(done, Err(TransactionError::NotDurable));
             done
         })
     }
@@ -126,21 +108,21 @@ impl Desk {
     fn transact<T>(
         &mut self,
         durable: bool,
-        work: &mut impl FnMut(&mut Flight<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let site = &self.site;
+        work: &mut impl FnMut(&mut Transaction<'_>) -> Result<T, TransactionError>,
+    ) -> Result<T, TransactionError> {
+        let context = &self.context;
         // Before there is a connection as well: the path may lead to another file by now.
-        site.file.check()?;
+        context.file.check()?;
         let connected = match self.connected.take() {
             Some(connected) => connected,
             None => Connected {
-                connection: connect(site.file.path())?,
-                log: site.file.log(),
+                connection: connect(context.file.path())?,
+                log: context.file.log(),
                 durable: None,
-                known: Known::default(),
+                cache: WriterCache::default(),
             },
         };
-        let Connected { connection, log, durable: waits, known } = self.connected.insert(connected);
+        let Connected { connection, log, durable: waits, cache } = self.connected.insert(connected);
         if self.writes && *waits != Some(durable) {
             let level = if durable { "FULL" } else { "NORMAL" };
             connection.execute_batch(&format!("PRAGMA synchronous = {level}"))?;
@@ -148,17 +130,21 @@ impl Desk {
         }
         let now = |text: &str| connection.prepare_cached(text)?.execute([]);
         let begun = now(if self.writes { "BEGIN IMMEDIATE" } else { "BEGIN" });
-        let done = site.file.check_log(log).map_err(Failure::from).and_then(|()| {
+        let done = context.file.check_log(log).map_err(TransactionError::from).and_then(|()| {
             begun?;
-            let mut flight = Flight::begin(connection, site, self.writes, durable, known)?;
-            let answer = work(&mut flight)?;
-            now("COMMIT")?;
-            self.sweep.steps += flight.steps;
-            Wakes::ring(&flight.end());
+            let mut transaction =
+                Transaction::begin(connection, context, self.writes, durable, cache)?;
+            let answer = work(&mut transaction)?;
+            now("COMMIT").map_err(|error| match TransactionError::from(error) {
+                TransactionError::Refused(error) => TransactionError::Unknown(error),
+                busy => busy,
+            })?;
+            self.prune.steps += transaction.steps;
+            WaiterRegistry::wake(&transaction.end());
             Ok(answer)
         });
         if done.is_err() {
-            *known = Known::default();
+            *cache = WriterCache::default();
             // It may be over already. A connection that cannot even end it is of no use.
             if !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {
                 self.connected = None;
@@ -168,86 +154,55 @@ impl Desk {
     }
 }
 
-/// A connection to a file that exists. It has read something: from then on the log is there, and
-/// stays while this connection is.
-pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    // Busy is waited out here, with a fresh reading of the clock for every try.
-    connection.busy_timeout(Duration::ZERO)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    connection.execute_batch("PRAGMA foreign_keys = OFF; SELECT count(*) FROM sqlite_schema")?;
-    Ok(connection)
+/// How many operations there are for each bite.
+const EVERY: u64 = 1024;
+/// How many rows a bite looks at.
+const BITE: usize = 2048;
+
+/// Where the sweep has come to, and how many operations were taken since.
+#[derive(Default)]
+pub(super) struct Pruner {
+    after: Option<Key>,
+    pub(super) steps: u64,
 }
 
-/// Why a transaction was not committed.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Busy, in any of its kinds, or locked by a neighbour in a shared cache.
-    Busy,
-    /// It has to wait for the disk, and did not.
-    NotDurable,
-    /// What a caller should know.
-    Told(Error),
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        match primary_code(&error) {
-            Some(5 | 6) => Self::Busy,
-            _ => Self::Told(explain(error)),
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Told(error)
-    }
-}
-
-/// Runs `work` until the file is not busy.
-pub(crate) fn patiently<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
-    let (begun, mut pause) = (Instant::now(), Duration::from_micros(100));
-    loop {
-        match work() {
-            Ok(done) => return Ok(done),
-            Err(Failure::Told(error)) => return Err(error),
-            Err(_) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(rand::rng().random_range(pause / 4..=pause));
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            Err(_) => {
-                return Err(Error::retryable(
-                    BACKEND,
-                    "another process has kept the file locked for 5 s; find who writes to it (lockkit \
-                 itself needs some microseconds at a time)",
-                ));
+impl JobContext {
+    /// Every so many operations, a bite.
+    pub(super) fn prune_in_passing(&mut self) {
+        if self.prune.steps >= EVERY {
+            self.prune.steps = 0;
+            let after = self.prune.after.take();
+            match self.run(false, |transaction| prune(transaction, after.as_ref())) {
+                Ok(next) => self.prune.after = next,
+                Err(error) => tracing::debug!(%error, "a prune failed; the next one goes on"),
             }
         }
     }
 }
 
-/// SQLite's result code without its details: 5 for all kinds of busy.
-pub(crate) fn primary_code(error: &rusqlite::Error) -> Option<i32> {
-    error.sqlite_error().map(|error| error.extended_code & 0xff)
-}
-
-/// The error of a caller, with advice where there is any.
-pub(crate) fn explain(error: rusqlite::Error) -> Error {
-    let advice = match primary_code(&error) {
-        Some(8) => "the file or its folder is read-only: make both writable for this user",
-        Some(11 | 26) => {
-            "the file is damaged, or is not SQLite's: stop all who use it, move it away, and \
-             lockkit makes a new one"
-        }
-        Some(13) => "the disk is full: make room",
-        Some(14) => "the file cannot be opened: check its folder, its rights and free inodes",
-        Some(10) => {
-            "the disk failed, or the log beside the file was deleted while in use: check the \
-             system's log; stop all who use the file and start them again"
-        }
-        _ => return Error::permanent(BACKEND, error),
-    };
-    Error::permanent(BACKEND, format!("{advice} ({error})"))
+/// Returns where to go on.
+fn prune(
+    transaction: &mut Transaction<'_>,
+    after: Option<&Key>,
+) -> Result<Option<Key>, TransactionError> {
+    let (namespace, space, name) = after.map_or(("", 0, ""), columns);
+    let mut rows = transaction.all(
+        "SELECT namespace, space, name, expires <= ?5 OR (asked > ?5 + ?6
+           AND expires > ?5 + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
+         FROM lockkit_claims WHERE (namespace, space, name) > (?1, ?2, ?3)
+         ORDER BY namespace, space, name, place LIMIT ?4",
+        params![namespace, space, name, BITE as i64, transaction.now(), STALE],
+        // It has ended, or is of another boot.
+        |row| Ok((key_of(row)?, row.get::<_, bool>(3)?)),
+    )?;
+    let whole = rows.len() == BITE;
+    let next = rows.last().filter(|_| whole).and_then(|row| row.0.clone());
+    rows.retain(|row| row.1);
+    rows.dedup_by(|a, b| a.0 == b.0);
+    for key in rows.iter().filter_map(|row| row.0.as_ref()) {
+        transaction.step(key, &Operation::Look)?;
+        transaction.forget_place(key)?;
+    }
+    transaction.batch(include_str!("sql/sweep.sql"))?;
+    Ok(next)
 }

@@ -15,7 +15,7 @@ use crate::{Clients, Last, put_back_under};
 
 /// Renewed every second.
 const LEASE: Duration = Duration::from_secs(3);
-const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "bases"];
+const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "counters"];
 /// What is added to tokens here.
 const BASE: u64 = 1_000_000;
 

@@ -65,7 +65,7 @@ impl Older {
             }
             Way::Rows => {
                 target.execute("ATTACH ?1 AS older", [self.path().to_str().unwrap()]).unwrap();
-                let tables = ["meta", "claims", "registers", "bases", "breaks", "limits"];
+                let tables = ["meta", "claims", "registers", "counters", "breaks", "limits"];
                 let table = |table: &str| {
                     format!(
                         "DELETE FROM main.lockkit_{table};

@@ -1,5 +1,5 @@
--- The live claims of one list, in order, and a row without a token in any case.
--- Parameters: ?1 namespace, ?2 space, ?3 name. Columns: as of a line.
+-- The live claims of one queue, in order, and a row without a token in any case.
+-- Parameters: ?1 namespace, ?2 space, ?3 name. Columns: those of a claim, see `inspect.rs`.
 SELECT namespace, space, name, token, weight, capacity, hold_ttl,
        {now} - queued AS queued_for, expires - GREATEST({now}, set_at) AS left_for, {now} - held AS held_for,
        broken, identity, note, NULL AS record, place

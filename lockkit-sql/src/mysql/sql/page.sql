@@ -1,13 +1,13 @@
--- A page of the lists in use, claim by claim. (The limit says that sql_select_limit is not meant.)
+-- A page of the queues in use, claim by claim. (The limit says that sql_select_limit is not meant.)
 -- Parameters: ?1 namespace, ?2 space or -1, ?3 prefix, ?4 ?5 space and name after which to begin,
--- ?6 how many lists, ?7 greater than any name that has the prefix. Columns: as of a line.
+-- ?6 how many queues, ?7 greater than any name that has the prefix. Columns: those of a claim, see `inspect.rs`.
 WITH page AS (
   SELECT namespace, space, name FROM lockkit_names
   WHERE namespace = ?1 AND name >= ?3 AND name <= ?7 AND (?2 = -1 OR space = ?2)
     AND (space > ?4 OR (space = ?4 AND name > ?5))
-    AND (crowd OR id IS NOT NULL)
+    AND (has_claim_rows OR id IS NOT NULL)
     AND (expires > {now}
-         OR (crowd AND EXISTS (
+         OR (has_claim_rows AND EXISTS (
               SELECT 1 FROM lockkit_claims AS c
               WHERE c.namespace = lockkit_names.namespace AND c.space = lockkit_names.space
                 AND c.name = lockkit_names.name AND c.expires > {now})))

@@ -1,4 +1,4 @@
--- Which run of which server this is. Result: `Verb::Run`. Both servers count `Uptime` in whole seconds
+-- Which run of which server this is. Result: `StatementId::Run`. Both servers count `Uptime` in whole seconds
 -- from their start to the beginning of this statement, so the start comes out the same each time.
 SELECT CAST(/*M! @@global.server_uid */ /*!80000 @@global.server_uuid */ AS CHAR) AS identity,
        CAST(UNIX_TIMESTAMP() - CAST(s.VARIABLE_VALUE AS SIGNED) AS CHAR) AS start,

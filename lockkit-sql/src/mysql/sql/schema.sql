@@ -1,4 +1,4 @@
--- The tables, version 6. Each statement ends with a line of two hyphens and a semicolon.
+-- The tables. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
 -- Times are microseconds since 1970 on the server's clock, in UTC. Where a lease ends is stored with the
 -- time at which that was set (`set_at`). Found in the future, it tells that the clock was ahead and went
@@ -13,9 +13,9 @@ CREATE TABLE IF NOT EXISTS lockkit_meta (
 --;
 -- One row a name: its lock is taken before anything of the name is looked at.
 --
--- The only claim of a list stands in this row itself (`id`), so that a lock that nobody else wants
+-- The only claim of a queue stands in this row itself (`id`), so that an uncontended lock
 -- costs one row for the acquire and the same row for the release. As soon as there are two, all
--- are rows of lockkit_claims, and `crowd` is 1 until the last of them has left; for good where the list
+-- are rows of lockkit_claims, and `has_claim_rows` is 1 until the last of them has left; for good where the queue
 -- was given a limit.
 --
 -- Who leaves makes `expires` 0 and nothing else. So a row without a claim still has what the last one
@@ -25,8 +25,8 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   space     TINYINT        NOT NULL,           -- 0 lock, 1 semaphore
   name      VARBINARY(512) NOT NULL,
   last      BIGINT         NOT NULL,           -- the greatest token given; that of the claim here
-  crowd     TINYINT        NOT NULL DEFAULT 0, -- the list is in lockkit_claims
-  next      BIGINT         NOT NULL DEFAULT 0, -- the place of its first waiter; 0: nobody waits
+  has_claim_rows     TINYINT        NOT NULL DEFAULT 0, -- the queue is in lockkit_claims
+  next      BIGINT         NOT NULL DEFAULT 0, -- the place of its first waiter; 0: no claim waits
   ends      BIGINT         NOT NULL DEFAULT 0, -- when its first are to be looked at again
   id        BINARY(16),                        -- of the claim here, or of the last one
   weight    BIGINT         NOT NULL DEFAULT 0,
@@ -38,10 +38,11 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   identity  BLOB,                              -- JSON
   note      BLOB,
   set_at    BIGINT         NOT NULL DEFAULT 0,
+  fixed_limit     BIGINT,                            -- the limit that a semaphore was given, for good
   PRIMARY KEY (namespace, space, name)
 ) ENGINE=InnoDB
 --;
--- One row a claim of a list that has had two at a time, in the order of the list.
+-- One row a claim of a queue that has had two at a time, in the order of the queue.
 CREATE TABLE IF NOT EXISTS lockkit_claims (
   namespace VARBINARY(128) NOT NULL,
   space     TINYINT        NOT NULL,
@@ -53,7 +54,7 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   capacity  BIGINT         NOT NULL,
   hold_ttl  BIGINT         NOT NULL,
   wait_ttl  BIGINT         NOT NULL,
-  queued    BIGINT         NOT NULL,           -- since when it is in line
+  queued    BIGINT         NOT NULL,           -- since when it is queued
   expires   BIGINT         NOT NULL,
   held      BIGINT,                            -- since when it holds; NULL while it waits
   broken    TINYINT        NOT NULL DEFAULT 0,
@@ -65,18 +66,8 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   KEY lockkit_by_id (id)
 ) ENGINE=InnoDB
 --;
--- The limits that semaphores were given, for good. (New in version 2; the other tables are those of
--- version 1.)
-CREATE TABLE IF NOT EXISTS lockkit_limits (
-  namespace VARBINARY(128) NOT NULL,
-  space     TINYINT        NOT NULL,
-  name      VARBINARY(512) NOT NULL,
-  capacity  BIGINT         NOT NULL,
-  PRIMARY KEY (namespace, space, name)
-) ENGINE=InnoDB
---;
 -- A claim that transactions of its owner's rely on: they lock its row here for sharing, and who
--- takes the claim out of its list deletes this row first, or leaves the claim where it is.
+-- takes the claim out of its queue deletes this row first, or leaves the claim where it is.
 CREATE TABLE IF NOT EXISTS lockkit_fences (
   id BINARY(16) NOT NULL PRIMARY KEY
 ) ENGINE=InnoDB
@@ -108,38 +99,13 @@ CREATE TABLE IF NOT EXISTS lockkit_registers (
   KEY lockkit_registers_to_purge (purge_at)
 ) ENGINE=InnoDB
 --;
-CREATE TABLE IF NOT EXISTS lockkit_bases (
+CREATE TABLE IF NOT EXISTS lockkit_counters (
   namespace VARBINARY(128) NOT NULL PRIMARY KEY,
-  base      BIGINT         NOT NULL
+  counter      BIGINT         NOT NULL
 ) ENGINE=InnoDB
 --;
--- From versions before 6. (MySQL has no ADD COLUMN IF NOT EXISTS.)
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_names ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_names' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_claims ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_claims' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
-SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_registers ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
-INTO @lockkit_text FROM information_schema.columns
-WHERE table_schema = DATABASE() AND table_name = 'lockkit_registers' AND column_name = 'set_at'
---;
-PREPARE lockkit_statement FROM @lockkit_text
---;
-EXECUTE lockkit_statement
---;
 -- For people: who holds, who waits, for how many more seconds without a renewal.
-CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockkit_line AS
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockkit_queue AS
 SELECT CONVERT(namespace USING utf8mb4) AS namespace,
        IF(space = 0, 'lock', 'semaphore') AS space, CONVERT(name USING utf8mb4) AS name,
        token, IF(held IS NULL, 'waits', 'holds') AS state,
@@ -155,11 +121,7 @@ FROM (
   UNION ALL
   SELECT namespace, space, name, last, last, weight, capacity, expires, since, identity, note
   FROM lockkit_names WHERE id IS NOT NULL
-) AS everybody
+) AS all_claims
 WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY namespace, space, name, place
---;
--- Of what follows, nothing is there yet.
-INSERT INTO lockkit_meta (one, version, floor) VALUES (1, 0, 0)
-ON DUPLICATE KEY UPDATE version = version
 --;

@@ -1,42 +1,42 @@
--- Changes one claim in its place. Arguments and result: `Verb::Amend`.
+-- Changes one claim in its place. Arguments and result: `StatementId::Amend`.
 CREATE OR REPLACE FUNCTION {p}amend(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_what bigint, p_value bigint)
-RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, look bigint,
+RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
   record bytea, woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_list  bigint;
+  v_queue  bigint;
   v_now   bigint;
   v_place bigint;
   v_tags  bytea;
 BEGIN
-  v_list := {p}enter(p_namespace, p_space, p_name);
+  v_queue := {p}lock_queue(p_namespace, p_space, p_name);
   v_now := {p}clock();
-  v_tags := {p}settle(v_list, v_now, p_id);
+  v_tags := {p}promote(v_queue, v_now, p_id);
   IF p_what = 2 THEN
     -- A raise lifts the waiters behind the claim as well, or they would get lower tokens later; their
     -- distances stay, so the order does. Claims that share with it and hold already do not conflict.
     SELECT k.place INTO v_place FROM {p}claims AS k
-    WHERE k.id = p_id AND k.list = v_list AND k.expires > v_now AND NOT k.broken AND k.token < p_value;
+    WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken AND k.token < p_value;
     UPDATE {p}claims AS k SET token = greatest(k.token, p_value + (k.place - v_place))
-    WHERE k.list = v_list AND (k.place = v_place OR k.place > v_place AND k.held IS NULL);
+    WHERE k.queue = v_queue AND (k.place = v_place OR k.place > v_place AND k.held IS NULL);
     -- Later tokens are raised only for a claim that is there.
     IF FOUND THEN
       UPDATE {p}names AS n SET last = greatest(n.last,
-        (SELECT max(k.token) FROM {p}claims AS k WHERE k.list = v_list))
-      WHERE n.list = v_list;
+        (SELECT max(k.token) FROM {p}claims AS k WHERE k.queue = v_queue))
+      WHERE n.queue = v_queue;
     END IF;
   ELSE
     UPDATE {p}claims AS k SET
       expires = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now + p_value ELSE k.expires END,
       set_at  = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now ELSE k.set_at END,
       weight  = CASE p_what WHEN 1 THEN 1 ELSE k.weight END
-    WHERE k.id = p_id AND k.list = v_list AND k.expires > v_now AND NOT k.broken;
+    WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken;
   END IF;
   IF p_what = 1 THEN
-    v_tags := coalesce(v_tags, '') || coalesce({p}settle(v_list, v_now, p_id), '');
+    v_tags := coalesce(v_tags, '') || coalesce({p}promote(v_queue, v_now, p_id), '');
   END IF;
-  PERFORM {p}disperse(v_list);
-  RETURN QUERY SELECT 0::bigint, s.state, s.token, s.ttl, s.ahead, s.look, s.record, v_tags
-  FROM {p}stands(p_id, v_now) AS s;
+  PERFORM {p}end_claim_rows(v_queue);
+  RETURN QUERY SELECT 0::bigint, s.state, s.token, s.ttl, s.ahead, s.next_poll, s.record, v_tags
+  FROM {p}claim_state(p_id, v_now) AS s;
 END $$;
 

@@ -1,31 +1,31 @@
--- Breaks the claim that has this token. Arguments and result: `Verb::Break`.
+-- Breaks the claim that has this token. Arguments and result: `StatementId::Break`.
 CREATE OR REPLACE FUNCTION {p}break(p_namespace bytea, p_space bigint, p_name bytea,
   p_token bigint, p_force bigint, p_record bytea, p_keep bigint,
   OUT outcome bigint, OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_list bigint;
+  v_queue bigint;
   v_now  bigint;
   c      record;
 BEGIN
   outcome := 0;
-  v_list := {p}enter(p_namespace, p_space, p_name);
-  IF v_list IS NULL THEN
+  v_queue := {p}lock_queue(p_namespace, p_space, p_name);
+  IF v_queue IS NULL THEN
     RETURN;
   END IF;
   v_now := {p}clock();
-  woken := {p}settle(v_list, v_now, NULL);
+  woken := {p}promote(v_queue, v_now, NULL);
   SELECT * INTO c FROM {p}claims AS k
-  WHERE k.list = v_list AND k.token = p_token AND k.expires > v_now;
+  WHERE k.queue = v_queue AND k.token = p_token AND k.expires > v_now;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   outcome := 1;
-  INSERT INTO {p}breaks (list, id, record, expires)
-  VALUES (v_list, c.id, p_record, v_now + greatest(p_keep, c.hold_ttl, c.wait_ttl));
+  INSERT INTO {p}breaks (queue, id, record, expires)
+  VALUES (v_queue, c.id, p_record, v_now + greatest(p_keep, c.hold_ttl, c.wait_ttl));
   IF p_force = 1 THEN
     UPDATE {p}claims AS k SET expires = 0 WHERE k.id = c.id;
-    woken := coalesce(woken, '') || coalesce({p}settle(v_list, v_now, NULL), '');
-    PERFORM {p}disperse(v_list);
+    woken := coalesce(woken, '') || coalesce({p}promote(v_queue, v_now, NULL), '');
+    PERFORM {p}end_claim_rows(v_queue);
   ELSE
     UPDATE {p}claims AS k SET broken = true WHERE k.id = c.id;
   END IF;

@@ -1,5 +1,5 @@
--- The namespaces of lists and registers, also of those that are not in use now. Arguments and result:
--- `Verb::Namespaces`. Goes from one namespace to the next by the primary keys, and no further than
+-- The namespaces of queues and registers, also of those that are not in use now. Arguments and result:
+-- `StatementId::Namespaces`. Goes from one namespace to the next by the primary keys, and no further than
 -- the limit: the rows of a recursion are made as they are fetched.
 WITH RECURSIVE found (namespace) AS (
   SELECT least(

@@ -1,4 +1,4 @@
--- A page of the registers that have a value. Arguments and result: `Verb::Registers`.
+-- A page of the registers that have a value. Arguments and result: `StatementId::Registers`.
 SELECT r.name, r.version, r.highest, octet_length(r.value)::bigint
 FROM {p}registers AS r
 WHERE r.namespace = $1 AND r.name >= $2 AND r.name <= $3 AND r.value IS NOT NULL

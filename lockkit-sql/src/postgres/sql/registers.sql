@@ -1,4 +1,4 @@
--- A register's value. Arguments and result: `Verb::Load`.
+-- A register's value. Arguments and result: `StatementId::Load`.
 CREATE OR REPLACE FUNCTION {p}load(p_namespace bytea, p_name bytea)
 RETURNS TABLE (value bytea, version bigint, highest bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -25,7 +25,7 @@ LANGUAGE sql VOLATILE AS $$
   WHERE r.namespace = p_namespace AND r.name = p_name AND r.set_at > {p}clock()
 $$;
 
--- Writes a register, or deletes its value. Arguments and result: `Verb::Store`. The rule is that of
+-- Writes a register, or deletes its value. Arguments and result: `StatementId::Write`. The rule is that of
 -- `WriteResult::decide`.
 -- Versions are never less than the clock, so that they grow when a row was removed.
 CREATE OR REPLACE FUNCTION {p}write(p_namespace bytea, p_name bytea, p_value bytea,
@@ -38,7 +38,7 @@ DECLARE
   v_ends  bigint;
 BEGIN
   -- A row that is not there yet is made without a value, so that there is one to lock. Its write
-  -- id is nobody's.
+  -- id is none of a write.
   UPDATE {p}registers AS k SET version = k.version
   WHERE k.namespace = p_namespace AND k.name = p_name;
   IF NOT FOUND THEN
@@ -78,22 +78,14 @@ BEGIN
   END IF;
 END $$;
 
--- What clients of versions 1 and 2 call, which do not say that they repeat a write.
-CREATE OR REPLACE FUNCTION {p}store(p_namespace bytea, p_name bytea, p_value bytea,
-  p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
-  OUT outcome bigint, OUT number bigint) LANGUAGE sql VOLATILE AS $$
-  SELECT w.outcome, w.number FROM {p}write(p_namespace, p_name, p_value, p_expect, p_expected,
-                                           p_token, p_write, p_ttl, 0) AS w
-$$;
-
--- What is added to the tokens of a namespace. `Verb::Base`, `Verb::RaiseBase`.
-CREATE OR REPLACE FUNCTION {p}base(p_namespace bytea) RETURNS TABLE (base bigint)
+-- What is added to the tokens of a namespace. `StatementId::Counter`, `StatementId::RaiseCounter`.
+CREATE OR REPLACE FUNCTION {p}counter(p_namespace bytea) RETURNS TABLE (counter bigint)
 LANGUAGE sql STABLE AS
-$$ SELECT b.base FROM {p}bases AS b WHERE b.namespace = p_namespace $$;
+$$ SELECT b.counter FROM {p}counters AS b WHERE b.namespace = p_namespace $$;
 
-CREATE OR REPLACE FUNCTION {p}raise_base(p_namespace bytea, p_base bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION {p}raise_counter(p_namespace bytea, p_counter bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
-  INSERT INTO {p}bases AS b (namespace, base) VALUES (p_namespace, p_base)
-  ON CONFLICT (namespace) DO UPDATE SET base = greatest(b.base, excluded.base) RETURNING b.base
+  INSERT INTO {p}counters AS b (namespace, counter) VALUES (p_namespace, p_counter)
+  ON CONFLICT (namespace) DO UPDATE SET counter = greatest(b.counter, excluded.counter) RETURNING b.counter
 $$;
 

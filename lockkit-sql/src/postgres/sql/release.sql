@@ -1,4 +1,4 @@
--- Takes a claim out of its list. Arguments and result: `Verb::Release`.
+-- Takes a claim out of its queue. Arguments and result: `StatementId::Release`.
 CREATE OR REPLACE FUNCTION {p}release(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   OUT outcome bigint, OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -7,43 +7,43 @@ DECLARE
   v_ends bigint;
 BEGIN
   -- By a change, which is noticed by those who come with an older snapshot.
-  UPDATE {p}names AS n SET crowd = n.crowd
+  UPDATE {p}names AS n SET has_claim_rows = n.has_claim_rows
   WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name
-  RETURNING n.list, n.crowd, n.id, n.expires INTO l;
+  RETURNING n.queue, n.has_claim_rows, n.id, n.expires INTO l;
   IF NOT FOUND THEN
     outcome := 3;
     RETURN;
   END IF;
   v_now := {p}clock();
-  IF NOT l.crowd THEN
+  IF NOT l.has_claim_rows THEN
     outcome := CASE WHEN l.id IS NULL OR l.expires <= v_now THEN 3 WHEN l.id = p_id THEN 1 ELSE 2 END;
     IF l.id = p_id THEN
-      UPDATE {p}names AS n SET id = NULL, expires = 0 WHERE n.list = l.list;
+      UPDATE {p}names AS n SET id = NULL, expires = 0 WHERE n.queue = l.queue;
     END IF;
     RETURN;
   END IF;
   DELETE FROM {p}claims AS k
-  WHERE k.id = (SELECT o.id FROM {p}claims AS o WHERE o.id = p_id AND o.list = l.list
+  WHERE k.id = (SELECT o.id FROM {p}claims AS o WHERE o.id = p_id AND o.queue = l.queue
                 FOR UPDATE SKIP LOCKED)
   RETURNING k.expires INTO v_ends;
   IF NOT FOUND THEN
     -- Perhaps a transaction is fenced with it: then it has ended, and leaves when that has.
     UPDATE {p}claims AS k SET expires = 0
-    WHERE k.id = p_id AND k.list = l.list AND k.expires > v_now
+    WHERE k.id = p_id AND k.queue = l.queue AND k.expires > v_now
     RETURNING v_now + 1 INTO v_ends;
   END IF;
   outcome := CASE WHEN v_ends > v_now THEN 1 ELSE 2 END;
-  IF EXISTS (SELECT FROM {p}claims AS k WHERE k.list = l.list) THEN
-    woken := {p}settle(l.list, v_now, NULL);
+  IF EXISTS (SELECT FROM {p}claims AS k WHERE k.queue = l.queue) THEN
+    woken := {p}promote(l.queue, v_now, NULL);
   ELSIF outcome = 2 THEN
     outcome := 3;
   END IF;
-  PERFORM {p}disperse(l.list);
+  PERFORM {p}end_claim_rows(l.queue);
 END $$;
 
--- What `swift_release.sql` falls back to. Result: that of `release` as bytes, 8 for the number; then
+-- What `fast_release.sql` falls back to. Result: that of `release` as bytes, 8 for the number; then
 -- the tags.
-CREATE OR REPLACE FUNCTION {p}leave(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea)
+CREATE OR REPLACE FUNCTION {p}release_packed(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea)
 RETURNS bytea LANGUAGE sql VOLATILE AS $$
   SELECT int8send(r.outcome) || coalesce(r.woken, '')
   FROM {p}release(p_namespace, p_space, p_name, p_id) AS r

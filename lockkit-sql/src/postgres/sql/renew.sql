@@ -1,14 +1,14 @@
--- Renews many claims. Arguments and result: `Verb::Renew`. The claims come in the order of their
--- keys, in which their lists are locked.
+-- Renews many claims. Arguments and result: `StatementId::Renew`. The claims come in the order of their
+-- keys, in which their queues are locked.
 --
--- A claim that holds needs no lock but that of its own row: whoever takes it out locks that row as
--- well, and passes it by when it is locked. Only a list in which one of ours waits is locked as a
--- whole. Lists come first, so that nobody who holds a claim's row waits for a list. A claim that is
--- alone is renewed in its list's row. It may be moved to `claims` at any moment, and never back: so
+-- A claim that holds needs no lock but that of its own row: an operation that takes it out locks that row as
+-- well, and passes it by when it is locked. Only a queue in which one of ours waits is locked as a
+-- whole. Queues come first, so that no transaction that has a claim's row waits for a queue. A claim that is
+-- alone is renewed in its queue's row. It may be moved to `claims` at any moment, and never back: so
 -- these come first too, by a statement of their own, and the next one sees what was moved.
 CREATE OR REPLACE FUNCTION {p}renew(p_namespaces bytea[], p_spaces bigint[], p_names bytea[],
   p_ids bytea[], p_holds bigint[], p_waits bigint[], p_client bytea)
-RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, look bigint,
+RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
   record bytea, woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   l       record;
@@ -17,18 +17,18 @@ DECLARE
   a       record;
 BEGIN
   FOR l IN
-    SELECT i.list FROM {p}names AS i
-    WHERE i.list IN (SELECT k.list FROM {p}claims AS k
+    SELECT i.queue FROM {p}names AS i
+    WHERE i.queue IN (SELECT k.queue FROM {p}claims AS k
                      WHERE k.id = ANY (p_ids) AND k.held IS NULL)
     ORDER BY i.namespace, i.space, i.name
   LOOP
-    UPDATE {p}names AS i SET used = {p}clock() WHERE i.list = l.list;
+    UPDATE {p}names AS i SET used = {p}clock() WHERE i.queue = l.queue;
     v_now := {p}clock();
-    v_woken := coalesce(v_woken, '') || coalesce({p}settle(l.list, v_now, NULL), '');
+    v_woken := coalesce(v_woken, '') || coalesce({p}promote(l.queue, v_now, NULL), '');
     UPDATE {p}claims AS k SET client = p_client, set_at = v_now,
       expires = greatest({p}ends(k.expires, k.set_at, v_now), v_now + w.wait)
     FROM unnest(p_ids, p_waits) AS w (id, wait)
-    WHERE k.id = w.id AND k.list = l.list AND k.held IS NULL AND NOT k.broken
+    WHERE k.id = w.id AND k.queue = l.queue AND k.held IS NULL AND NOT k.broken
       AND k.expires > v_now;
   END LOOP;
   v_now := {p}clock();
@@ -69,16 +69,16 @@ BEGIN
   FROM renewed AS r
   UNION ALL
   -- One that was not renewed and holds was made a holder this very moment, with a full lease.
-  SELECT q.i, s.state, s.token, s.ttl, s.ahead, s.look,
+  SELECT q.i, s.state, s.token, s.ttl, s.ahead, s.next_poll,
          s.record, v_woken
-  FROM asked AS q CROSS JOIN LATERAL {p}stands(q.id, v_now) AS s
+  FROM asked AS q CROSS JOIN LATERAL {p}claim_state(q.id, v_now) AS s
   WHERE NOT EXISTS (SELECT FROM renewed AS r WHERE r.i = q.i);
 END $$;
 
--- As `renew`, but changes nothing and takes no lock. Arguments and result: `Verb::Look`.
-CREATE OR REPLACE FUNCTION {p}look(p_namespaces bytea[], p_spaces bigint[], p_names bytea[],
+-- As `renew`, but changes nothing and takes no lock. Arguments and result: `StatementId::Poll`.
+CREATE OR REPLACE FUNCTION {p}poll(p_namespaces bytea[], p_spaces bigint[], p_names bytea[],
   p_ids bytea[], p_holds bigint[], p_waits bigint[], p_client bytea)
-RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, look bigint,
+RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
   record bytea, woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := {p}clock();
@@ -86,15 +86,15 @@ BEGIN
   RETURN QUERY
   SELECT a.i - 1, CASE WHEN m.id IS NULL THEN s.state ELSE 1 END, coalesce(s.token, m.last),
          coalesce(s.ttl, m.hold_ttl), s.ahead,
-         -- Somebody ahead has ended: a renewal takes it out.
+         -- A claim ahead has ended: a renewal takes it out.
          CASE WHEN s.state = 2 AND EXISTS (
-           SELECT FROM {p}claims AS w JOIN {p}claims AS k USING (list)
+           SELECT FROM {p}claims AS w JOIN {p}claims AS k USING (queue)
            WHERE w.id = a.id AND k.place < w.place AND k.expires <= v_now)
-         THEN 0 ELSE s.look END,
+         THEN 0 ELSE s.next_poll END,
          s.record, NULL::bytea
   FROM unnest(p_namespaces, p_spaces, p_names, p_ids) WITH ORDINALITY
     AS a (namespace, space, name, id, i)
-  CROSS JOIN LATERAL {p}stands(a.id, v_now) AS s
+  CROSS JOIN LATERAL {p}claim_state(a.id, v_now) AS s
   LEFT JOIN {p}names AS m
     ON m.namespace = a.namespace AND m.space = a.space::smallint AND m.name = a.name
    AND m.id = a.id AND m.expires > v_now;

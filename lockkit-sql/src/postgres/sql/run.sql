@@ -1,4 +1,4 @@
--- Which run of which server this is. Result: `Verb::Run`. The timeline changes when a standby takes over
+-- Which run of which server this is. Result: `StatementId::Run`. The timeline changes when a standby takes over
 -- and when a backup is put back.
 SELECT convert_to(c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
                   'UTF8') AS identity,

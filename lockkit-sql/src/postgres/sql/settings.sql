@@ -1,4 +1,4 @@
--- What decides what a crash may take. Result: `Verb::Settings`. `synchronous_commit` can be set for each
+-- What decides what a crash may take. Result: `StatementId::Settings`. `synchronous_commit` can be set for each
 -- role and database: that of every role that may use the tables counts, since it may hold locks.
 SELECT convert_to(s.name, 'UTF8'), convert_to(s.value, 'UTF8') FROM (
   SELECT name, current_setting(name) AS value

@@ -1,6 +1,6 @@
 -- What stands for a claim that a transaction is to be fenced with: its row is locked until that
--- transaction has ended, in a way that lets it be renewed, but not be taken out. Whoever would give the
--- lock to somebody else has to take it out first.
+-- transaction has ended, in a way that lets it be renewed, but not be taken out. An operation that gives
+-- the lock to another claim has to take it out first.
 -- Result: how long its lease still is; NULL when it does not hold.
 CREATE OR REPLACE FUNCTION {p}fence(p_id bytea) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -12,44 +12,44 @@ BEGIN
   RETURN CASE WHEN v_ends > {p}clock() THEN v_ends - {p}clock() END;
 END $$;
 
--- Removes what nobody visits any more, `p_bite` rows of each kind at most: lists that were not used
+-- Removes what is not used any more, `p_bite` rows of each kind at most: queues that were not used
 -- for a day and have no limit (an ended claim in them goes with them), records of breaks, values that have ended. What
--- somebody uses at this moment is passed by.
+-- another transaction uses at this moment is passed by.
 CREATE OR REPLACE FUNCTION {p}sweep(p_bite bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now   bigint := {p}clock();
-  v_lists bigint[];
-  v_list  bigint;
+  v_queues bigint[];
+  v_queue  bigint;
 BEGIN
-  -- Claims that ended in lists which nobody visits.
-  FOR v_list IN
-    SELECT DISTINCT c.list FROM {p}claims AS c WHERE c.expires <= v_now LIMIT p_bite
+  -- Claims that ended in queues that are not used.
+  FOR v_queue IN
+    SELECT DISTINCT c.queue FROM {p}claims AS c WHERE c.expires <= v_now LIMIT p_bite
   LOOP
-    PERFORM FROM {p}names AS n WHERE n.list = v_list FOR UPDATE SKIP LOCKED;
+    PERFORM FROM {p}names AS n WHERE n.queue = v_queue FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-      UPDATE {p}names AS n SET used = n.used WHERE n.list = v_list;
-      PERFORM {p}settle(v_list, {p}clock(), NULL);
-      PERFORM {p}disperse(v_list);
+      UPDATE {p}names AS n SET used = n.used WHERE n.queue = v_queue;
+      PERFORM {p}promote(v_queue, {p}clock(), NULL);
+      PERFORM {p}end_claim_rows(v_queue);
     END IF;
   END LOOP;
-  SELECT array_agg(o.list) INTO v_lists FROM (
-    SELECT n.list FROM {p}names AS n
-    WHERE n.used < v_now - 86400000000 AND n.expires <= v_now AND n.given IS NULL
-      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list)
+  SELECT array_agg(o.queue) INTO v_queues FROM (
+    SELECT n.queue FROM {p}names AS n
+    WHERE n.used < v_now - 86400000000 AND n.expires <= v_now AND n.fixed_limit IS NULL
+      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.queue = n.queue)
     LIMIT p_bite FOR UPDATE SKIP LOCKED) AS o;
-  IF v_lists IS NOT NULL THEN
+  IF v_queues IS NOT NULL THEN
     -- A claim may have come between the look and the lock; from here on none can.
-    SELECT array_agg(n.list) INTO v_lists FROM {p}names AS n
-    WHERE n.list = ANY (v_lists) AND n.expires <= {p}clock() AND n.given IS NULL
-      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list);
+    SELECT array_agg(n.queue) INTO v_queues FROM {p}names AS n
+    WHERE n.queue = ANY (v_queues) AND n.expires <= {p}clock() AND n.fixed_limit IS NULL
+      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.queue = n.queue);
     UPDATE {p}meta SET floor = greatest(floor,
-      (SELECT max(n.last) FROM {p}names AS n WHERE n.list = ANY (v_lists)));
-    DELETE FROM {p}breaks AS b WHERE b.list = ANY (v_lists);
-    DELETE FROM {p}names AS n WHERE n.list = ANY (v_lists);
+      (SELECT max(n.last) FROM {p}names AS n WHERE n.queue = ANY (v_queues)));
+    DELETE FROM {p}breaks AS b WHERE b.queue = ANY (v_queues);
+    DELETE FROM {p}names AS n WHERE n.queue = ANY (v_queues);
   END IF;
   DELETE FROM {p}breaks AS b WHERE b.n IN (
     SELECT o.n FROM {p}breaks AS o WHERE o.expires <= v_now
-      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = o.list)
+      AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.queue = o.queue)
     LIMIT p_bite FOR UPDATE SKIP LOCKED);
   DELETE FROM {p}registers AS r WHERE (r.namespace, r.name) IN (
     SELECT o.namespace, o.name FROM {p}registers AS o WHERE o.purge_at <= v_now
@@ -57,31 +57,9 @@ BEGIN
   RETURN 0;
 END $$;
 
--- Functions that this upgrade added, for those who may run all that were there before. Where new
--- functions are nobody's by default, users of locks would lose them now.
-DO $$
-DECLARE
-  v_old oid[] := string_to_array(current_setting('lockkit.functions'), ',');
-  g     record;
-BEGIN
-  FOR g IN
-    SELECT f.oid::regprocedure AS function, u.grantee
-    FROM pg_catalog.pg_proc AS f CROSS JOIN (
-      SELECT a.grantee FROM pg_catalog.pg_proc AS o
-      CROSS JOIN LATERAL aclexplode(coalesce(o.proacl, acldefault('f', o.proowner))) AS a
-      WHERE o.oid = ANY (v_old) AND a.privilege_type = 'EXECUTE'
-      GROUP BY a.grantee HAVING count(DISTINCT o.oid) = cardinality(v_old)) AS u
-    WHERE f.pronamespace = '"{schema}"'::regnamespace AND left(f.proname, 8) = 'lockkit_'
-      AND NOT f.oid = ANY (v_old)
-  LOOP
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', g.function,
-                   CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END);
-  END LOOP;
-END $$;
-
--- The version comes last: whoever finds it finds everything.
+-- The version comes last: a client that finds it finds everything.
 INSERT INTO {p}meta (version, floor) VALUES ({version}, 0)
-ON CONFLICT (one) DO UPDATE SET version = greatest({p}meta.version, excluded.version);
+ON CONFLICT (one) DO NOTHING;
 COMMIT;
 
 -- The rights of a program that uses these tables, with the name of its user:

@@ -1,5 +1,5 @@
 -- The tables, version {version}. Run as one message, which is one transaction: the lock taken first
--- lets those who start at the same time follow one another, and whoever comes later changes nothing.
+-- lets those who start at the same time follow one another, and later ones change nothing.
 -- Names, identities and notes are bytes: no collation, no encoding, no case.
 -- Times are microseconds since 1970 by this server's clock. Where a lease ends is stored with the time at
 -- which that was set (`set_at`). Found in the future, it tells that the clock was ahead and went back:
@@ -9,34 +9,35 @@ SET LOCAL lock_timeout = 0;
 SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
 CREATE SCHEMA IF NOT EXISTS "{schema}";
 
--- The functions that are there: the end of this script gives new ones to those who have these.
-DO $$ BEGIN
-  PERFORM set_config('lockkit.functions', (
-    SELECT coalesce(string_agg(f.oid::text, ','), '') FROM pg_catalog.pg_proc AS f
-    WHERE f.pronamespace = '"{schema}"'::regnamespace AND left(f.proname, 8) = 'lockkit_'), true);
-END $$;
-
 CREATE TABLE IF NOT EXISTS {p}meta (
   one     boolean PRIMARY KEY DEFAULT true CHECK (one),
   version bigint NOT NULL,   -- of these tables and functions
-  floor   bigint NOT NULL    -- no list that is new gives a token up to this
+  floor   bigint NOT NULL    -- no queue that is new gives a token up to this
 );
 
--- One row a list. Whoever changes a list changes its row first: the row lock puts the verbs of one
--- list in order, and the change makes a transaction with an older snapshot fail, not err.
+-- Nothing is changed where the tables have another version.
+DO $$ DECLARE v_version bigint; BEGIN
+  SELECT version INTO v_version FROM {p}meta;
+  IF v_version <> {version} THEN
+    RAISE EXCEPTION '{other_version}', v_version;
+  END IF;
+END $$;
+
+-- One row a queue. An operation that changes a queue changes its row first: the row lock puts the operations of one
+-- queue in order, and the change makes a transaction with an older snapshot fail, not err.
 --
--- A claim that is alone in its list stands in this row (`id`), so that a lock that nobody else wants
--- costs one row, and no index, for the acquire and for the release. Every verb but these two first
--- moves it to `claims`, and `crowd` says that the list is there, until it is empty; for good where the
--- list was given a limit, so that nobody comes in without a look at it.
+-- A claim that is alone in its queue stands in this row (`id`), so that an uncontended lock
+-- costs one row, and no index, for the acquire and for the release. Every operation but these two first
+-- moves it to `claims`, and `has_claim_rows` says that the queue is there, until it is empty; for good where the
+-- queue was given a limit, so that no claim enters without a check of it.
 CREATE TABLE IF NOT EXISTS {p}names (
   namespace bytea    NOT NULL,
   space     smallint NOT NULL,  -- 0 lock, 1 semaphore
   name      bytea    NOT NULL,
-  list      bigint   NOT NULL GENERATED ALWAYS AS IDENTITY UNIQUE,
+  queue      bigint   NOT NULL GENERATED ALWAYS AS IDENTITY UNIQUE,
   last      bigint   NOT NULL,  -- the last place and token given; those of the claim here
   used      bigint   NOT NULL,  -- when it was last changed; since when the claim here holds
-  crowd     boolean  NOT NULL DEFAULT true,
+  has_claim_rows     boolean  NOT NULL DEFAULT true,
   expires   bigint   NOT NULL DEFAULT 0,  -- of the claim here
   id        bytea,
   weight    bigint   NOT NULL DEFAULT 0,
@@ -45,68 +46,43 @@ CREATE TABLE IF NOT EXISTS {p}names (
   wait_ttl  bigint   NOT NULL DEFAULT 0,
   identity  bytea,              -- JSON
   note      bytea,
-  given     bigint,             -- the limit that a semaphore was given, for good
+  fixed_limit     bigint,             -- the limit that a semaphore was given, for good
   set_at    bigint   NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- What a claim gets that does not say how it was made: a function of version 1, which was running while
--- the tables were upgraded, does not know `crowd`. Its statement is asked again, and meets the new one.
-CREATE OR REPLACE FUNCTION {p}again() RETURNS smallint LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'lockkit: the tables were upgraded' USING ERRCODE = 'serialization_failure';
-END $$;
-
--- One row a claim of a list that has had two at a time. `expires`, `held` and what else a renewal
+-- One row a claim of a queue that has had two at a time. `expires`, `held` and what else a renewal
 -- writes are in no index, so that it writes no index, and does not wait for a transaction that fences
 -- with this claim.
 CREATE TABLE IF NOT EXISTS {p}claims (
-  id       bytea   PRIMARY KEY,       -- secret: whoever knows it can release the claim
-  list     bigint  NOT NULL,
+  id       bytea   PRIMARY KEY,       -- secret: a client that knows it can release the claim
+  queue     bigint  NOT NULL,
   place    bigint  NOT NULL,          -- the order
   token    bigint  NOT NULL,          -- the place, unless raised
   weight   bigint  NOT NULL,
-  capacity bigint  NOT NULL,          -- of a holder: as it came; that of the list may have changed
+  capacity bigint  NOT NULL,          -- of a holder: as it came; that of the queue may have changed
   hold_ttl bigint  NOT NULL,
   wait_ttl bigint  NOT NULL,
-  queued   bigint  NOT NULL,          -- since when it is in line
+  queued   bigint  NOT NULL,          -- since when it is queued
   expires  bigint  NOT NULL,          -- 0: released, but a transaction is fenced with it
   held     bigint,                    -- since when it holds; NULL while it waits
   broken   boolean NOT NULL DEFAULT false,
   client   bytea   NOT NULL,          -- whom to tell
   identity bytea   NOT NULL,          -- JSON
   note     bytea,
-  made     smallint NOT NULL DEFAULT {p}again(), -- by which version
   set_at   bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_line ON {p}claims (list, place);
-
--- From version 1, where every claim was in `claims`. Both tables at once, and names first, in the order
--- in which verbs lock them.
-DO $$ BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}names'::regclass
-                 AND attname = 'crowd' AND NOT attisdropped) THEN
-    LOCK TABLE {p}names, {p}claims IN ACCESS EXCLUSIVE MODE;
-    ALTER TABLE {p}names
-      ADD COLUMN crowd boolean NOT NULL DEFAULT true, ADD COLUMN expires bigint NOT NULL DEFAULT 0,
-      ADD COLUMN id bytea, ADD COLUMN weight bigint NOT NULL DEFAULT 0,
-      ADD COLUMN capacity bigint NOT NULL DEFAULT 0, ADD COLUMN hold_ttl bigint NOT NULL DEFAULT 0,
-      ADD COLUMN wait_ttl bigint NOT NULL DEFAULT 0, ADD COLUMN identity bytea,
-      ADD COLUMN note bytea, ADD COLUMN given bigint;
-    ALTER TABLE {p}claims ADD COLUMN made smallint NOT NULL DEFAULT 1;
-    ALTER TABLE {p}claims ALTER COLUMN made SET DEFAULT {p}again();
-  END IF;
-END $$;
+CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_queue ON {p}claims (queue, place);
 
 -- Who broke which claim.
 CREATE TABLE IF NOT EXISTS {p}breaks (
   n       bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-  list    bigint NOT NULL,
+  queue    bigint NOT NULL,
   id      bytea  NOT NULL,
   record  bytea  NOT NULL,            -- JSON
   expires bigint NOT NULL
 );
-CREATE INDEX IF NOT EXISTS lockkit_breaks_list ON {p}breaks (list, n);
+CREATE INDEX IF NOT EXISTS lockkit_breaks_by_queue ON {p}breaks (queue, n);
 CREATE INDEX IF NOT EXISTS lockkit_breaks_id ON {p}breaks (id);
 
 CREATE TABLE IF NOT EXISTS {p}registers (
@@ -124,21 +100,10 @@ CREATE TABLE IF NOT EXISTS {p}registers (
 CREATE INDEX IF NOT EXISTS lockkit_registers_purge ON {p}registers (purge_at)
   WHERE purge_at IS NOT NULL;
 
-CREATE TABLE IF NOT EXISTS {p}bases (
+CREATE TABLE IF NOT EXISTS {p}counters (
   namespace bytea  PRIMARY KEY,
-  base      bigint NOT NULL
+  counter      bigint NOT NULL
 );
-
--- From versions before 6. All three at once, in the order in which verbs lock them.
-DO $$ BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}registers'::regclass
-                 AND attname = 'set_at' AND NOT attisdropped) THEN
-    LOCK TABLE {p}names, {p}claims, {p}registers IN ACCESS EXCLUSIVE MODE;
-    ALTER TABLE {p}names ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-    ALTER TABLE {p}claims ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-    ALTER TABLE {p}registers ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
-  END IF;
-END $$;
 
 -- This server's clock. Not now(), which stands still in a transaction. (A double counts microseconds
 -- exactly until the year 2255, and is cheaper than a decimal.)
@@ -153,21 +118,21 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- For people: who holds, who waits.
-CREATE OR REPLACE VIEW {p}line AS
+CREATE OR REPLACE VIEW {p}queue AS
 SELECT convert_from(n.namespace, 'UTF8') AS namespace,
        CASE n.space WHEN 0 THEN 'lock' ELSE 'semaphore' END AS space,
        convert_from(n.name, 'UTF8') AS name, c.token,
        CASE WHEN c.held IS NULL THEN 'waits' ELSE 'holds' END AS state,
        CASE WHEN n.space = 1 THEN 'permits' WHEN c.weight = c.capacity THEN 'exclusive'
             ELSE 'shared' END AS mode,
-       c.weight, coalesce(n.given, c.capacity) AS capacity, to_timestamp(c.queued / 1e6) AS queued,
+       c.weight, coalesce(n.fixed_limit, c.capacity) AS capacity, to_timestamp(c.queued / 1e6) AS queued,
        to_timestamp(c.held / 1e6) AS held, to_timestamp(c.expires / 1e6) AS expires, c.broken,
        convert_from(c.identity, 'UTF8') AS identity, convert_from(c.note, 'UTF8') AS note
 FROM {p}names AS n JOIN (
-  SELECT list, place, token, weight, capacity, queued, held, expires, broken, identity, note
+  SELECT queue, place, token, weight, capacity, queued, held, expires, broken, identity, note
   FROM {p}claims
   UNION ALL
-  SELECT list, last, last, weight, capacity, used, used, expires, false, identity, note
+  SELECT queue, last, last, weight, capacity, used, used, expires, false, identity, note
   FROM {p}names WHERE id IS NOT NULL AND expires > {p}clock()
-) AS c USING (list)
+) AS c USING (queue)
 ORDER BY n.namespace, n.space, n.name, c.place;

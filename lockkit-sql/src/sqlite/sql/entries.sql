@@ -1,4 +1,4 @@
--- Claims of one list; a condition or an order follows.
+-- Claims of one queue; a condition or an order follows.
 -- Parameters: ?1 namespace, ?2 space, ?3 name. Result: the columns of an entry, and whose it is.
 SELECT place, token, id, weight, capacity, hold_ttl, wait_ttl, queued, asked, expires, held, broken,
        identity, note

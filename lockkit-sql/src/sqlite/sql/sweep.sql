@@ -1,7 +1,7 @@
 -- Removes what is of no use any more, some rows at a time. :now is the time, :grace for how long (in
 -- nanoseconds) the last write of an empty register is remembered.
 
--- Records of breaks: the last of a list in use stays.
+-- Records of breaks: the last of a queue in use stays.
 DELETE FROM lockkit_breaks WHERE n IN (
   SELECT n FROM lockkit_breaks AS b
   WHERE expires <= :now

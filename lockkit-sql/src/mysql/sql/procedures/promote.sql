@@ -1,0 +1,90 @@
+-- Lets a queue of lockkit_claims move on: removes the holders that have ended, then walks along the
+-- first waiters, removing the ended ones and making holders of those who fit, up to the first that
+-- must wait. Inside a transaction that has locked the name's row.
+-- Leases that were set while the clock was ahead count from now: `since` tells, which every operation that sets
+-- one writes.
+-- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
+-- a claim where others can see it, made of its id, and no way back.
+--
+-- Costs one look at each holder and some statements for each claim that leaves or begins to hold;
+-- those behind are not looked at.
+CREATE PROCEDURE lockkit_promote(
+  IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
+  IN p_now BIGINT, INOUT p_woken BLOB)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_first, v_place, v_next, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
+  DECLARE v_fixed_limit BIGINT DEFAULT NULL;
+  DECLARE v_used BIGINT DEFAULT 0;
+  DECLARE v_holders INT DEFAULT 0;
+  DECLARE v_back TINYINT DEFAULT 0;
+  DECLARE v_id BINARY(16);
+
+  SELECT place INTO v_first FROM lockkit_claims
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
+  ORDER BY place LIMIT 1;
+
+  SELECT since > p_now, fixed_limit INTO v_back, v_fixed_limit FROM lockkit_names
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+  IF v_back THEN
+    UPDATE lockkit_claims SET expires = expires - set_at + p_now, set_at = p_now
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND set_at > p_now;
+  END IF;
+
+  gone: LOOP
+    SET v_next = NULL;
+    SELECT place INTO v_next FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name
+      AND place < COALESCE(v_first, 9223372036854775807) AND expires <= p_now
+      AND place > COALESCE(v_place, 0)
+    ORDER BY place LIMIT 1;
+    IF v_next IS NULL THEN
+      LEAVE gone;
+    END IF;
+    SET v_place = v_next;
+    CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_place);
+  END LOOP;
+
+  SELECT COALESCE(SUM(weight), 0), COUNT(*),
+         MIN(IF(expires <= p_now, p_now + 100000, expires))
+  INTO v_used, v_holders, v_ends
+  FROM lockkit_claims
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name
+    AND place < COALESCE(v_first, 9223372036854775807);
+
+  walk: WHILE v_first IS NOT NULL DO
+    SELECT id, weight, capacity, expires INTO v_id, v_weight, v_capacity, v_expires
+    FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+    IF v_expires <= p_now THEN
+      DELETE FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+    ELSEIF v_used + v_weight <= v_capacity THEN
+      UPDATE lockkit_claims
+      SET held = p_now, set_at = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      SET v_used = v_used + v_weight, v_holders = v_holders + 1;
+      SELECT expires INTO v_expires FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
+      IF LENGTH(p_woken) < 8000 THEN
+        SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)));
+      END IF;
+    ELSE
+      SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
+      LEAVE walk;
+    END IF;
+    SET v_next = NULL;
+    SELECT place INTO v_next FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_first
+    ORDER BY place LIMIT 1;
+    SET v_first = v_next;
+  END WHILE;
+
+  UPDATE lockkit_names
+  SET has_claim_rows = v_first IS NOT NULL OR v_holders > 0 OR v_fixed_limit IS NOT NULL,
+      next = COALESCE(v_first, 0),
+      ends = COALESCE(v_ends, 0), since = p_now
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+END
+--;

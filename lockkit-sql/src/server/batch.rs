@@ -1,0 +1,255 @@
+//! Batches: acquires and releases in one statement of the database.
+//!
+//! A batch never waits for another client's transaction, since it would do so with other queues locked.
+//! An operation whose queue is locked is left out of it, and core submits it again by itself. A single
+//! operation may wait for its row, for a second at a time and on half of the connections at most: rows
+//! that another client has locked cost the other operations nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::{
+    Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimEnd, Patience, Released, Renewal,
+    backoff, locked,
+};
+use lockkit_core::{Claim, Error, Result};
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout_at};
+
+use super::SqlServerInner;
+use super::dialect::{Arguments, Dialect, Operation, OperationKind, Row, StatementId, Value};
+use super::driver::{count, grant, unexpected, wake_holders};
+use super::request::Answer;
+use crate::rows::{columns, from_micros};
+
+/// For so long after a batch would have waited as a whole, single operations are not sent as batches.
+const BLOCKED_PAUSE: Duration = Duration::from_secs(1);
+/// The outcome of an operation that was left out.
+pub(crate) const LEFT_OUT: i64 = 9;
+
+/// The row of an operation, and how many attempts before it got no answer. Its outcome may be
+/// [`LEFT_OUT`].
+type OperationAnswer = Result<(Row, u32), BatchError>;
+
+impl<D: Dialect> SqlServerInner<D> {
+    pub(super) async fn submit(
+        self: &Arc<Self>,
+        batch: Batch<'_>,
+    ) -> Result<BatchOutcome, BatchError> {
+        self.waiters.claims.submitting(batch);
+        let releases = batch.releases.iter().map(|c| Operation::new(c, OperationKind::Release));
+        let acquires = batch.acquires.iter().map(|acquire| {
+            let kind = match acquire.patience {
+                Patience::Wait => OperationKind::Acquire,
+                Patience::Try => OperationKind::Try,
+            };
+            Operation::new(&acquire.claim, kind)
+        });
+        let operations: Vec<_> = releases.chain(acquires).collect();
+        let answers = match &*operations {
+            [one] => vec![self.single(one).await],
+            several => match self.together(several).await {
+                Err(error) if error.error.is_read_only() => {
+                    join_all(several.iter().map(|one| self.alone(one))).await
+                }
+                answers => answers?,
+            },
+        };
+        self.sweep_in_passing(operations.len() as u64);
+        let mut answers = answers.into_iter();
+        let releases = answers.by_ref().take(batch.releases.len());
+        let released = releases.map(|answer| outcome::<D, _>(answer, released::<D>)).collect();
+        let acquired = batch.acquires.iter().zip(answers);
+        let acquired = acquired.map(|(acquire, answer)| self.acquired(&acquire.claim, answer));
+        Ok(BatchOutcome { released, acquired: acquired.collect() })
+    }
+
+    /// The answers to several operations, in their order. Waits for no row.
+    async fn together(
+        &self,
+        operations: &[Operation<'_>],
+    ) -> Result<Vec<OperationAnswer>, BatchError> {
+        // In the order of their keys, those of one key as they came.
+        let mut order: Vec<usize> = (0..operations.len()).collect();
+        order.sort_by_key(|at| columns(&operations[*at].claim.key));
+        let sorted: Vec<_> = order.iter().map(|at| operations[*at].clone()).collect();
+        let batch = Arguments::Batch(&sorted, &self.client);
+        let Answer { rows, ambiguous } = match self.request(StatementId::Submit, batch).await {
+            // More than rows is locked, as by a transaction that reads a range to change it: each
+            // operation finds out by itself whether it is concerned.
+            Err(error) if error.would_block => {
+                *locked(&self.blocked_at) = Some(Instant::now());
+                let left_out = || Ok((Row(vec![Value::Int(LEFT_OUT)]), error.ambiguous));
+                return Ok(operations.iter().map(|_| left_out()).collect());
+            }
+            answer => answer?,
+        };
+        let wrong = || BatchError::unknown(unexpected::<D>()).after(ambiguous);
+        let mut answers = vec![None; operations.len()];
+        for Row(mut values) in rows {
+            let at = match values.first() {
+                Some(Value::Int(n)) => usize::try_from(*n).ok().and_then(|n| order.get(n)),
+                _ => None,
+            };
+            let at = at.ok_or_else(wrong)?;
+            values.remove(0);
+            answers[*at] = Some(Ok((Row(values), ambiguous)));
+        }
+        answers.into_iter().map(|answer| answer.ok_or_else(wrong)).collect()
+    }
+
+    /// One operation, which may wait for its row: a release until the driver's time limit is over, an
+    /// acquire for as long as the server lets a statement wait. It is sent for no longer than that at a
+    /// time, so that one whose caller gave up does not act later; in between others have the connection.
+    async fn single(&self, operation: &Operation<'_>) -> OperationAnswer {
+        let until = Instant::now() + self.timeout;
+        let (mut failures, mut ambiguous) = (0, 0);
+        loop {
+            let permit = match self.may_wait.try_acquire() {
+                Ok(permit) => permit,
+                Err(_) => match self.without_waiting(operation).await {
+                    Some(answer) => return after(answer, ambiguous),
+                    None => {
+                        let permit = self.permit_to_wait(until).await;
+                        permit.map_err(|error| BatchError::refused(error).after(ambiguous))?
+                    }
+                },
+            };
+            let answer = self.alone(operation).await;
+            drop(permit);
+            failures += 1;
+            // A pool of the user's may refuse at once.
+            let pause = backoff(failures);
+            match answer {
+                // A release is repeated: its caller waits for nothing else.
+                Err(error)
+                    if error.would_block
+                        && operation.kind == OperationKind::Release
+                        && Instant::now() + pause < until =>
+                {
+                    ambiguous += error.ambiguous;
+                }
+                answer => return after(answer, ambiguous),
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One of the connections on which operations may wait for rows.
+    async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
+        match timeout_at(until, self.may_wait.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::retryable(D::BACKEND, "other transactions have locked many queues")),
+        }
+    }
+
+    /// One operation, where others wait for rows on all connections that may be used so. `None` where it
+    /// would have to wait, too.
+    async fn without_waiting(&self, operation: &Operation<'_>) -> Option<OperationAnswer> {
+        // Where more than rows is locked, a batch waits as well.
+        if locked(&self.blocked_at).is_some_and(|at| at.elapsed() < BLOCKED_PAUSE) {
+            return None;
+        }
+        match self.together(std::slice::from_ref(operation)).await {
+            Ok(mut answers) => answers.pop().filter(|answer| !is_left_out(answer)),
+            Err(error) if error.error.is_read_only() => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// A statement for this one, which waits for the client that has locked its queue.
+    async fn alone(&self, operation: &Operation<'_>) -> OperationAnswer {
+        let is_release = operation.kind == OperationKind::Release;
+        let id = if is_release { StatementId::Release } else { StatementId::Acquire };
+        let one = Arguments::Batch(std::slice::from_ref(operation), &self.client);
+        match self.request(id, one).await {
+            Err(error) if is_release && error.error.is_read_only() => {
+                self.absent(operation.claim, error).await
+            }
+            answer => {
+                let answer = answer?;
+                let row = answer.row::<D>();
+                let wrong = |error| BatchError::unknown(error).after(answer.ambiguous);
+                Ok((row.map_err(wrong)?.clone(), answer.ambiguous))
+            }
+        }
+    }
+
+    /// A server that takes no writes cannot take a claim out, but says whether there is one.
+    async fn absent(&self, claim: &Arc<Claim>, refusal: BatchError) -> OperationAnswer {
+        let polled = self.claim_states(StatementId::Poll, std::slice::from_ref(claim)).await;
+        match polled.map_err(|error| refusal_or(&refusal, error))?.0.first() {
+            Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
+                Ok((Row(vec![Value::Int(2), Value::Null]), refusal.ambiguous))
+            }
+            _ => Err(refusal),
+        }
+    }
+
+    fn acquired(
+        &self,
+        claim: &Claim,
+        answer: OperationAnswer,
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let lease = answer.as_ref().ok().and_then(|(row, _)| row.int(4)).map(from_micros);
+        let outcome = outcome::<D, _>(answer, |row| acquisition::<D>(claim, row));
+        let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
+        self.waiters.claims.acquired(&claim.id, result, lease);
+        outcome
+    }
+}
+
+/// The error of a poll that followed a refusal, with the attempts that were made before.
+fn refusal_or(refusal: &BatchError, error: Error) -> BatchError {
+    BatchError::refused(error).after(refusal.ambiguous)
+}
+
+/// An answer after more attempts that got none. A single operation that would have had to wait at the
+/// server has failed.
+fn after(answer: OperationAnswer, attempts: u32) -> OperationAnswer {
+    match answer {
+        Ok((row, ambiguous)) => Ok((row, ambiguous + attempts)),
+        Err(mut error) => {
+            error.would_block = false;
+            Err(error.after(attempts))
+        }
+    }
+}
+
+fn is_left_out(answer: &OperationAnswer) -> bool {
+    matches!(answer, Ok((row, _)) if row.int(0) == Some(LEFT_OUT))
+}
+
+/// Reads the row of one operation, and wakes the claims that it made holders.
+fn outcome<D: Dialect, T>(
+    answer: OperationAnswer,
+    read: impl FnOnce(&Row) -> Result<T, BatchError>,
+) -> Result<Attempted<T>, BatchError> {
+    let (row, ambiguous) = answer?;
+    wake_holders(&row, row.0.len().saturating_sub(1));
+    if row.int(0) == Some(LEFT_OUT) {
+        return Err(BatchError::would_block(D::BACKEND).after(ambiguous));
+    }
+    let result = read(&row).map_err(|error| error.after(ambiguous))?;
+    Ok(Attempted::after(ambiguous, result))
+}
+
+fn released<D: Dialect>(row: &Row) -> Result<Released, BatchError> {
+    match row.int(0) {
+        Some(1) => Ok(Released::Removed),
+        Some(2) => Ok(Released::NotFound),
+        Some(3) => Ok(Released::NoSuchLock),
+        _ => Err(BatchError::unknown(unexpected::<D>())),
+    }
+}
+
+fn acquisition<D: Dialect>(claim: &Claim, row: &Row) -> Result<Acquisition, BatchError> {
+    match row.int(0) {
+        Some(0) => Ok(Acquisition::Busy),
+        Some(1) => grant::<D>(row, 1).map(Acquisition::Granted).map_err(BatchError::unknown),
+        Some(2) => Ok(Acquisition::Queued { ahead: count(row.int(3)) }),
+        Some(3) => Err(BatchError::refused(claim.other_limit(count(row.int(1))))),
+        _ => Err(BatchError::unknown(unexpected::<D>())),
+    }
+}

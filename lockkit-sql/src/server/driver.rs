@@ -1,0 +1,280 @@
+//! The operations of the lock: each is one statement, one round trip. No SQL here: it is the dialect's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Grant, LeaseStart,
+    LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit,
+};
+use lockkit_core::promises::Promises;
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
+
+use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
+use super::{ServerDriver, SqlServerInner};
+use crate::rows::{break_record, check_raise, columns, from_micros, micros, token_of};
+use crate::waiters::{PolledState, WaiterRegistry};
+
+/// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
+const KEEP_BREAKS: Duration = Duration::from_secs(600);
+
+#[async_trait]
+impl<D: Dialect> LockDriver for ServerDriver<D> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.inner.capabilities
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.inner.submit(batch).await
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
+        self.inner.waiters.granted(&self.inner, claim).await
+    }
+
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<()> {
+        if !D::PUSHES {
+            return self.granted(claim).await.map(drop);
+        }
+        let claims = &self.inner.waiters.claims;
+        claims.attend(&self.inner);
+        claims.notified(claim).await;
+        Ok(())
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
+        Ok(Renewed::without_evidence(self.renew_with_evidence(claims).await?))
+    }
+
+    async fn renew_with_evidence(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewed>>> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (told, evidence) = self.inner.claim_states(StatementId::Renew, claims).await?;
+        let renewed = self.inner.waiters.renewed(claims, told).into_iter();
+        let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
+        Ok(renewed.map(|answer| answer.map(with)).collect())
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal> {
+        let renewal = self.inner.amend(claim, 0, micros(ttl)).await?;
+        Ok(match renewal {
+            Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
+            other => other,
+        })
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
+        self.inner.amend(claim, 1, 0).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: BreakMode,
+        record: &BreakRecord,
+    ) -> Result<bool> {
+        let [namespace, space, name] = key_args(key);
+        let record = record.to_json();
+        let args = [
+            namespace,
+            space,
+            name,
+            Arg::Int(token.as_i64()),
+            Arg::Int(i64::from(force == BreakMode::Forced)),
+            Arg::Bytes(record.as_bytes()),
+            Arg::Int(micros(KEEP_BREAKS)),
+        ];
+        let answer = self.inner.call(StatementId::Break, &args).await?;
+        let row = answer.row::<D>()?;
+        wake_holders(row, 1);
+        Ok(row.int(0) == Some(1))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
+        self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
+        self.inner.page(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>> {
+        self.inner.namespaces(after, limit).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal> {
+        if !self.inner.capabilities.raise {
+            return Err(self.unsupported("raising tokens with `durability=needed`"));
+        }
+        check_raise(token.get())?;
+        self.inner.amend(claim, 2, token.as_i64()).await
+    }
+
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
+        Ok(match self.inner.amend(claim, 3, 0).await? {
+            Renewal::Holds(_) => Anchored::At(self.inner.dialect.tables().into()),
+            Renewal::Waits { .. } => Anchored::Ended(ClaimEnd::NotFound),
+            Renewal::Ended(why) => Anchored::Ended(why),
+        })
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
+        if key.space != Space::Semaphore || !self.inner.capabilities.resize {
+            return Err(self.unsupported("resizing a semaphore"));
+        }
+        let [namespace, space, name] = key_args(key);
+        let (always, limit) = match limit {
+            SetLimit::IfUnset(limit) => (0, limit),
+            SetLimit::To(limit) => (1, limit),
+        };
+        let args = [namespace, space, name, Arg::Int(always), Arg::Int(limit.into())];
+        let answer = self.inner.call(StatementId::Resize, &args).await?;
+        let row = answer.row::<D>()?;
+        wake_holders(row, 1);
+        let limit = row.int(0).and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(unexpected::<D>)
+    }
+
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
+        let args = [Arg::Bytes(namespace.as_str().as_bytes())];
+        let rows = self.inner.call(StatementId::Counter, &args).await?.rows;
+        let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
+        self.inner.bases.saw(D::BACKEND, namespace, u64::try_from(base).unwrap_or(0))
+    }
+
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
+        check_raise(base)?;
+        let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
+        self.inner.call(StatementId::RaiseCounter, &args).await?;
+        Ok(())
+    }
+
+    async fn promises(&self) -> Result<Promises> {
+        self.inner.promises().await
+    }
+
+    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>> {
+        let answer = self.inner.call(StatementId::Run, &[]).await?;
+        let row = answer.row::<D>()?;
+        let text = |column| row.bytes(column).map(String::from_utf8_lossy);
+        let both = text(0).zip(text(1));
+        Ok(both.map(|(identity, start)| ServerRun::new(&*identity, &*start)))
+    }
+
+    async fn keeps_writes(&self) -> Result<bool> {
+        let answer = self.inner.call(StatementId::Run, &[]).await?;
+        Ok(answer.row::<D>()?.int(2) == Some(1))
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.waiters.claims.close();
+        self.inner.connections.close().await;
+    }
+}
+
+impl<D: Dialect> SqlServerInner<D> {
+    /// The states of many claims, renewed or only read; and what the answer tells of its server.
+    pub(super) async fn claim_states(
+        &self,
+        id: StatementId,
+        claims: &[Arc<Claim>],
+    ) -> Result<(Vec<PolledState>, Option<Arc<Evidence>>)> {
+        // In the order of their keys, so that two who lock several queues never wait for each other.
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        order.sort_by_key(|i| columns(&claims[*i].key));
+        let sorted: Vec<_> = order.iter().map(|i| &*claims[*i]).collect();
+        let answer = self.request(id, Arguments::Claims(&sorted, &self.client)).await?;
+        let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
+        let mut answers = vec![gone; claims.len()];
+        let (mut told, mut evidence) = (0, None);
+        for row in &answer.rows {
+            wake_holders(row, 7);
+            let n = row.int(0).and_then(|n| usize::try_from(n).ok());
+            let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
+            answers[*at] = renewal::<D>(row)?;
+            evidence = evidence_of(row).or(evidence);
+            told += 1;
+        }
+        match told == claims.len() {
+            true => Ok((answers, evidence.map(Arc::new))),
+            false => Err(unexpected::<D>()),
+        }
+    }
+
+    async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal> {
+        let [namespace, space, name] = key_args(&claim.key);
+        let id = Arg::Bytes(claim.id.as_bytes());
+        let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
+        let answer = self.call(StatementId::Amend, &args).await?;
+        let row = answer.row::<D>()?;
+        wake_holders(row, 7);
+        Ok(renewal::<D>(row)?.0)
+    }
+}
+
+/// One row of [`StatementId::Renew`].
+fn renewal<D: Dialect>(row: &Row) -> Result<PolledState> {
+    Ok(match row.int(1) {
+        Some(0) => (Renewal::Ended(ClaimEnd::NotFound), None),
+        Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
+        Some(2) => (Renewal::Waits { ahead: count(row.int(4)) }, row.int(5).map(from_micros)),
+        Some(3) => {
+            let record = break_record(row.bytes(6));
+            (Renewal::Ended(record.map_or(ClaimEnd::NotFound, ClaimEnd::Broken)), None)
+        }
+        _ => return Err(unexpected::<D>()),
+    })
+}
+
+/// The columns behind those of the claim.
+fn evidence_of(row: &Row) -> Option<Evidence> {
+    let run = String::from_utf8_lossy(row.bytes(9)?);
+    let evidence = Evidence::new(&*run, row.int(11)? as u64);
+    let evidence = evidence.with_time(from_micros(row.int(8)?));
+    Some(match row.int(10).and_then(|position| u64::try_from(position).ok()) {
+        Some(position) => evidence.with_position(position),
+        None => evidence,
+    })
+}
+
+/// Wakes the claims that an operation made holders, as this column says.
+pub(super) fn wake_holders(row: &Row, column: usize) {
+    WaiterRegistry::wake(row.bytes(column).unwrap_or_default().as_chunks().0);
+}
+
+/// Token and ttl from this column on. A grant counts from the last request that core sent.
+pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant> {
+    match (row.int(column), row.int(column + 1)) {
+        (Some(token), Some(ttl)) => Ok(Grant {
+            token: token_of(token),
+            ttl: from_micros(ttl),
+            start: LeaseStart::LastAnswered,
+            margin: Duration::ZERO,
+        }),
+        _ => Err(unexpected::<D>()),
+    }
+}
+
+pub(super) fn count(number: Option<i64>) -> u32 {
+    u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+pub(super) fn unexpected<D: Dialect>() -> Error {
+    Error::permanent(D::BACKEND, "the database's answer is not one of lockkit's functions")
+}

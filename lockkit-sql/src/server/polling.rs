@@ -1,0 +1,150 @@
+//! How claims that wait are asked about, and how messages come, where the server has them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::{Clock, SteadyClock};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
+use lockkit_core::waiting::{Attendant, Waiters};
+use lockkit_core::{Claim, Error, Result, Token};
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use super::SqlServerInner;
+use super::dialect::{Arg, CommandConnections, Dialect, StatementId, hex};
+use crate::rows::micros;
+use crate::waiters::{ClaimTag, PolledState, WaiterRegistry, since};
+
+/// The tag of a claim, as the database makes it from the id: others can read it, and there is no way back.
+pub(super) fn tag(id: &ClaimId) -> ClaimTag {
+    let hash = Sha256::digest(id.as_bytes());
+    std::array::from_fn(|i| hash[i])
+}
+
+impl<D: Dialect> Attendant for SqlServerInner<D> {
+    type Name = ClaimTag;
+
+    fn waiting(&self) -> &Waiters<ClaimTag> {
+        &self.waiters.claims
+    }
+
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState>> {
+        let answers = match self.waiters.claims.is_told() {
+            // It is only asked when a lease ends: the queue has to move on.
+            true => self.renew_waiting(claims).await,
+            false => self.poll(claims).await,
+        };
+        match answers {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            // A wait outlasts what a server says while its data are deleted or restored under it. What
+            // stays so, core hears when it renews.
+            Err(error) => claims
+                .iter()
+                .map(|_| Err(Error::retryable(D::BACKEND, error.to_string())))
+                .collect(),
+        }
+    }
+
+    async fn listen(driver: Weak<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let Some(driver) = driver.upgrade() else { return Ok(()) };
+        let (options, waiters) = (driver.connections.options(), driver.waiters.clone());
+        let channel = format!("lockkit_{}", hex(&driver.client));
+        let commands =
+            DriverConnections { lost: driver.lost.clone(), driver: Arc::downgrade(&driver) };
+        drop(driver);
+        let hear = |message: Option<&str>| match message {
+            Some(message) => on_message(&waiters, message),
+            None => {
+                waiters.claims.is_listening();
+                waiters.registers.ring(None);
+            }
+        };
+        Ok(D::listen(&options, &channel, &hear, &commands).await?)
+    }
+}
+
+/// The connections of a driver, which this does not keep alive.
+struct DriverConnections<D: Dialect> {
+    lost: Arc<Notify>,
+    driver: Weak<SqlServerInner<D>>,
+}
+
+#[async_trait]
+impl<D: Dialect> CommandConnections for DriverConnections<D> {
+    async fn notify(&self, channel: &str) -> Result<()> {
+        let driver = self.driver.upgrade().ok_or(Error::Closed)?;
+        driver.call(StatementId::Notify, &[Arg::Bytes(channel.as_bytes())]).await?;
+        Ok(())
+    }
+
+    async fn lost(&self) {
+        self.lost.notified().await;
+    }
+}
+
+impl<D: Dialect> SqlServerInner<D> {
+    /// Polls, which locks nothing, and renews in the queues in which a claim ahead has ended.
+    async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
+        let (mut answers, _) = self.claim_states(StatementId::Poll, claims).await?;
+        let is_stuck = |(state, lease): &PolledState| {
+            matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
+        };
+        let stuck: Vec<_> = (0..claims.len()).filter(|at| is_stuck(&answers[*at])).collect();
+        if !stuck.is_empty() {
+            let claims: Vec<_> = stuck.iter().map(|at| claims[*at].clone()).collect();
+            let moved = self.renew_waiting(&claims).await?;
+            stuck.into_iter().zip(moved).for_each(|(at, answer)| answers[at] = answer);
+        }
+        for (claim, answer) in claims.iter().zip(&mut answers) {
+            // A poll renews nothing: what it finds counts from the last renewal, not from the poll, as
+            // the poller would have it.
+            if let (Renewal::Holds(grant @ Grant { start: LeaseStart::LastAnswered, .. }), _) =
+                answer
+            {
+                self.waiters.claims.holds(&claim.id, *grant);
+                *answer = (Renewal::Waits { ahead: 0 }, None);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Renews, which prunes and promotes.
+    async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
+        let sent = SteadyClock.now();
+        let (answers, _) = self.claim_states(StatementId::Renew, claims).await?;
+        Ok(answers.into_iter().map(|told| since(sent, told)).collect())
+    }
+}
+
+/// A message to this client: `g TAG TOKEN`, the claim holds; `l TAG`, it is to poll; `r`, a
+/// register was written.
+fn on_message(waiters: &WaiterRegistry, message: &str) {
+    let mut words = message.split(' ');
+    let kind = words.next();
+    if kind == Some("r") {
+        return waiters.registers.ring(None);
+    }
+    let Some(tag) = words.next().and_then(read_tag) else { return };
+    let token = words.next().and_then(|token| token.parse().ok()).and_then(Token::new);
+    match token {
+        Some(token) if kind == Some("g") => waiters.claims.granted(&tag, |c| granted(c, token)),
+        _ => waiters.claims.ring(&tag),
+    }
+}
+
+fn read_tag(hex: &str) -> Option<ClaimTag> {
+    let tag = u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)?;
+    Some(tag.to_be_bytes())
+}
+
+/// The lease of a claim that another client made a holder counts from the last request of its owner
+/// that was answered: the database counts it from later.
+fn granted(claim: &Claim, token: Token) -> Grant {
+    Grant {
+        token,
+        ttl: Duration::from_micros(micros(claim.hold_ttl) as u64),
+        start: LeaseStart::LastAnswered,
+        margin: Duration::ZERO,
+    }
+}

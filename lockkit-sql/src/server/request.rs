@@ -1,0 +1,270 @@
+//! One operation, asked of the database: within its time, and again where that is harmless. What an error
+//! means is the dialect's to say.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockkit_core::driver::{BatchError, Writes};
+use lockkit_core::{Error, Result};
+use rand::Rng;
+use tokio::time::{Instant, timeout_at};
+
+use super::SqlServerInner;
+use super::dialect::{Arg, Arguments, Dialect, ErrorClass, Row, StatementId};
+use super::pool::PooledConnection;
+
+/// An answer, and how many earlier attempts got none and may have acted, or may act yet.
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) ambiguous: u32,
+}
+
+impl Answer {
+    /// The row of an operation that always gives one.
+    pub(crate) fn row<D: Dialect>(&self) -> Result<&Row> {
+        let none = || Error::permanent(D::BACKEND, "the database gave no answer to a statement");
+        self.rows.first().ok_or_else(none)
+    }
+}
+
+/// Why there is no answer.
+struct RequestError {
+    error: sqlx::Error,
+    /// What a server is that takes no writes.
+    role: &'static str,
+}
+
+/// What became of the attempts so far.
+#[derive(Default)]
+struct Tries {
+    /// A connection was lost.
+    lost: bool,
+    /// A connection was read-only.
+    refused: bool,
+    /// How many got no answer and may have acted.
+    ambiguous: u32,
+}
+
+/// The arguments of a write that follows one without an answer.
+fn repeated<'a>(args: &[Arg<'a>]) -> Vec<Arg<'a>> {
+    let mut args = args.to_vec();
+    if let Some(repeated) = args.last_mut() {
+        *repeated = Arg::Int(1);
+    }
+    args
+}
+
+/// Whether a request that was answered so did nothing: the server refused it, or it was not sent.
+fn is_certain(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(_) | sqlx::Error::Configuration(_))
+}
+
+impl<D: Dialect> SqlServerInner<D> {
+    pub(crate) async fn call(
+        &self,
+        id: StatementId,
+        args: &[Arg<'_>],
+    ) -> Result<Answer, BatchError> {
+        self.request(id, Arguments::List(args)).await
+    }
+
+    /// Asks, and asks again where the database could not do it, until the time limit is over.
+    pub(crate) async fn request(
+        &self,
+        id: StatementId,
+        arguments: Arguments<'_>,
+    ) -> Result<Answer, BatchError> {
+        let until = Instant::now() + self.timeout;
+        let again = match (id, arguments) {
+            (StatementId::Write, Arguments::List(args)) => repeated(args),
+            _ => Vec::new(),
+        };
+        let mut tries = Tries::default();
+        let mut last = None;
+        for attempt in 0_u32.. {
+            let is_repeated = tries.ambiguous > 0 && !again.is_empty();
+            let arguments = if is_repeated { Arguments::List(&again) } else { arguments };
+            let sent = AtomicBool::new(false);
+            let answer = timeout_at(until, self.ask(id, arguments, &sent)).await;
+            let sent = sent.into_inner();
+            let RequestError { error, role } = match answer {
+                Ok(Ok(rows)) => {
+                    if id.writes() {
+                        self.writes.done();
+                    }
+                    return Ok(Answer { rows, ambiguous: tries.ambiguous });
+                }
+                Ok(Err(failure)) => failure,
+                Err(_) => {
+                    let late = BatchError::refused(self.late(last));
+                    return Err(late.after(tries.ambiguous + u32::from(sent)));
+                }
+            };
+            let failed = |error| BatchError::refused(error).after(tries.ambiguous);
+            match self.dialect.class(&error) {
+                // Other operations wait for the connection: core submits these again, each by itself.
+                ErrorClass::Blocked
+                    if matches!(
+                        id,
+                        StatementId::Acquire | StatementId::Release | StatementId::Submit
+                    ) =>
+                {
+                    let mut blocked = failed(Error::retryable(D::BACKEND, error));
+                    blocked.would_block = true;
+                    return Err(blocked);
+                }
+                ErrorClass::Again | ErrorClass::Blocked => {}
+                class @ (ErrorClass::ConnectionLost | ErrorClass::Closed) => {
+                    self.forget_connections();
+                    tries.ambiguous += u32::from(sent && class == ErrorClass::ConnectionLost);
+                    // A server that is down is core's to wait for.
+                    if tries.lost {
+                        let error = BatchError::refused(Error::retryable(D::BACKEND, error));
+                        return Err(error.after(tries.ambiguous));
+                    }
+                    tries.lost = true;
+                    last = Some(error);
+                    continue;
+                }
+                ErrorClass::InParts => {
+                    tries.ambiguous += u32::from(sent);
+                    last = Some(error);
+                    continue;
+                }
+                ErrorClass::NoTables if attempt < 3 => {
+                    let installed = timeout_at(until, self.install()).await;
+                    installed.map_err(|_| failed(self.late(None)))?.map_err(failed)?;
+                    continue;
+                }
+                // A connection may be read-only for good while the server is not any more.
+                ErrorClass::ReadOnly if !tries.refused => {
+                    self.forget_connections();
+                    tries.refused = true;
+                    continue;
+                }
+                ErrorClass::ReadOnly => {
+                    let error = Writes::refused(D::BACKEND, role, error);
+                    return Err(failed(match id {
+                        // A claim that holds or is in its queue is kept by asking again.
+                        StatementId::Renew | StatementId::Release | StatementId::Amend => error,
+                        _ => self.writes.judge(error),
+                    }));
+                }
+                ErrorClass::Forbidden => return Err(failed(self.forbidden(&error))),
+                class @ (ErrorClass::Later
+                | ErrorClass::Never
+                | ErrorClass::TooLarge
+                | ErrorClass::NoTables) => {
+                    let unanswered = u32::from(sent && !is_certain(&error));
+                    return Err(failed(class.into_error(D::BACKEND, error)).after(unanswered));
+                }
+            }
+            last = Some(error);
+            let pause = rand::rng().random_range(0..=(1_u64 << attempt.min(6)));
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        Err(BatchError::refused(self.late(last)).after(tries.ambiguous))
+    }
+
+    /// One attempt; `sent` says whether the request may have left when this is dropped or fails.
+    async fn ask(
+        &self,
+        id: StatementId,
+        arguments: Arguments<'_>,
+        sent: &AtomicBool,
+    ) -> Result<Vec<Row>, RequestError> {
+        // One connection is always left for renewals.
+        let _place = match id {
+            StatementId::Renew => None,
+            _ => self.others.acquire().await.ok(),
+        };
+        let lease = self.connections.get(&self.dialect).await;
+        let mut lease = lease.map_err(|error| RequestError { error, role: "" })?;
+        sent.store(true, Ordering::Relaxed);
+        let answer = self.dialect.run(lease.connection(), id, arguments).await;
+        let mut role = "";
+        match &answer {
+            Err(error) if self.closes(error) => {
+                if self.dialect.class(error) == ErrorClass::ReadOnly {
+                    role = self.role(&mut lease).await;
+                }
+            }
+            _ => lease.put_back(),
+        }
+        answer.map_err(|error| RequestError { error, role })
+    }
+
+    /// Which kind of server takes no writes.
+    async fn role(&self, lease: &mut PooledConnection<D>) -> &'static str {
+        match self
+            .dialect
+            .run(lease.connection(), StatementId::Standby, Arguments::List(&[]))
+            .await
+            .as_deref()
+        {
+            Ok([row]) if row.int(0) == Some(1) => D::STANDBY,
+            _ => "the login has a read-only role",
+        }
+    }
+
+    /// Whether another connection may do better.
+    fn closes(&self, error: &sqlx::Error) -> bool {
+        matches!(
+            self.dialect.class(error),
+            ErrorClass::ConnectionLost
+                | ErrorClass::Closed
+                | ErrorClass::InParts
+                | ErrorClass::TooLarge
+                | ErrorClass::ReadOnly
+        )
+    }
+
+    /// Makes the tables, or tells who should.
+    pub(crate) async fn install(&self) -> Result<()> {
+        let made = async {
+            let mut lease = self.connections.get(&self.dialect).await?;
+            self.dialect.install(lease.connection()).await?;
+            lease.put_back();
+            Ok::<_, sqlx::Error>(())
+        };
+        made.await.map_err(|error| match self.dialect.class(&error) {
+            ErrorClass::ReadOnly => {
+                let role = "lockkit's tables are not there";
+                self.writes.judge(Writes::refused(D::BACKEND, role, error))
+            }
+            ErrorClass::Forbidden => Error::permanent(
+                D::BACKEND,
+                format!(
+                    "lockkit's tables are not there, and this user may not make them ({error}); \
+                     `lockkit schema` prints the statements for who may"
+                ),
+            ),
+            class => class.into_error(D::BACKEND, error),
+        })
+    }
+
+    /// A connection was found dead, or to lead to the wrong server.
+    fn forget_connections(&self) {
+        self.connections.forget();
+        self.lost.notify_one();
+    }
+
+    fn forbidden(&self, error: &sqlx::Error) -> Error {
+        let grant = self.dialect.missing_grant(error, &self.connections.options());
+        let missing = grant.map_or(String::new(), |grant| format!("; {grant} is missing"));
+        let told = format!(
+            "this user has no right to use lockkit's tables ({error}){missing}; `lockkit schema` prints \
+             the GRANTs that are missing"
+        );
+        Error::permanent(D::BACKEND, told)
+    }
+
+    fn late(&self, last: Option<sqlx::Error>) -> Error {
+        let limit = self.timeout;
+        let told = match last {
+            Some(error) => format!("no answer within {limit:?}; before that: {error}"),
+            None => format!("no answer within {limit:?}"),
+        };
+        Error::retryable(D::BACKEND, told)
+    }
+}
