@@ -72,7 +72,7 @@ pub struct Capabilities {
     /// cross.
     pub round_trips: Option<RoundTrips>,
     /// How many steps travel in one request, and how many requests at once.
-    pub flights: Flights,
+    pub batches: BatchLimits,
     /// What each fault may cost where the servers are set up as the driver's documentation asks;
     /// [`Capabilities::keeps`] reads it. [`LockDriver::promises`] says what is kept by the servers as
     /// they are.
@@ -105,7 +105,7 @@ impl Capabilities {
             registers: false,
             namespaces: false,
             round_trips: Some(RoundTrips::BUDGET),
-            flights: Flights::SINGLE,
+            batches: BatchLimits::SINGLE,
             faults: &[],
         }
     }
@@ -414,38 +414,39 @@ impl Guarantee {
 ///
 /// ```
 /// use lockkit_core::capabilities::Capabilities;
-/// use lockkit_core::driver::Flights;
+/// use lockkit_core::driver::BatchLimits;
 ///
 /// let mut capabilities = Capabilities::of("mine");
-/// assert_eq!(capabilities.flights, Flights::SINGLE);
-/// // Up to 64 steps in a request, four requests under way.
-/// capabilities.flights = Flights::of(64, 4);
+/// assert_eq!(capabilities.batches, BatchLimits::SINGLE);
+/// // Up to 64 operations in a request, four requests in flight.
+/// capabilities.batches = BatchLimits::of(64, 4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Flights {
-    /// Steps in one flight at most. With 1, each step travels by itself.
-    pub steps: usize,
-    /// The sum of [`Claim::weight`](crate::Claim::weight) of the steps in one flight at most; a single step travels
-    /// whatever it weighs.
+pub struct BatchLimits {
+    /// Operations in a batch at most. With 1, each operation is submitted by itself.
+    pub operations: usize,
+    /// The sum of [`Claim::weight`](crate::Claim::weight) of the claims in a batch at most; a single
+    /// operation is submitted whatever its size.
     pub bytes: usize,
-    /// Flights under way at once. Renewals come on top.
+    /// Requests in flight at most. Renewals come on top.
     pub at_once: usize,
-    /// Whether one flight may carry several acquires of one key.
+    /// Whether a batch may have several acquires of one key.
     pub same_key: bool,
-    /// Whether a flight of one step may wait at the backend for what another client has locked; see
-    /// [`Reply::SendAlone`](crate::driver::Reply::SendAlone). Such a flight soon makes room for others.
+    /// Whether a batch of one operation may wait at the backend for what another client has locked; see
+    /// [`BatchError::would_block`](crate::driver::BatchError::would_block). Such a request soon makes room
+    /// for others.
     pub waits: bool,
 }
 
-impl Flights {
-    /// Every step by itself, 256 under way at once.
+impl BatchLimits {
+    /// Every operation by itself, 256 in flight.
     pub const SINGLE: Self =
-        Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false, waits: false };
+        Self { operations: 1, bytes: usize::MAX, at_once: 256, same_key: false, waits: false };
 
-    /// Up to `steps` in a flight of at most 1 MiB, `at_once` under way at once, one acquire of a key
+    /// Up to `operations` in a batch of at most 1 MiB, `at_once` requests in flight, one acquire of a key
     /// in each.
-    pub const fn of(steps: usize, at_once: usize) -> Self {
-        Self { steps, bytes: 1 << 20, at_once, same_key: false, waits: false }
+    pub const fn of(operations: usize, at_once: usize) -> Self {
+        Self { operations, bytes: 1 << 20, at_once, same_key: false, waits: false }
     }
 }

@@ -55,7 +55,6 @@ pub use crate::deadline::{backoff, trusted_until};
 pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
-pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::observe::wake_ups_refused;
 pub use crate::recent::Recent;
 pub use crate::registers::{
@@ -150,29 +149,18 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// A batch that is dropped may have been carried out, may be carried out later, or not at all.
-    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        crate::flight::by_carrying(self, batch).await
-    }
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError>;
 
-    /// To be removed: `submit`, without types.
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        crate::flight::by_submitting(self, steps).await
-    }
-
-    /// One acquire, by [`carry`](Self::carry).
+    /// Submits one acquire.
     async fn acquire(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Attempted<Acquisition>, Error> {
-        let step = Step::Acquire { claim: claim.clone(), patience };
-        let answer = self.carry(&[step]).await?.pop();
-        match answer.unwrap_or_else(|| Err(self.no_reply()))? {
-            Attempted { result: Reply::Acquired(answer), ambiguous } => {
-                Ok(Attempted::after(ambiguous, answer))
-            }
-            _ => Err(self.no_reply()),
-        }
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let acquire = Acquire { claim: claim.clone(), patience };
+        let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await?;
+        let result = outcome.acquired.into_iter().next();
+        result.unwrap_or_else(|| Err(BatchError::unknown(self.no_reply())))
     }
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
@@ -224,14 +212,15 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         Ok(answers.into_iter().map(|answer| answer.map(Renewed::from)).collect())
     }
 
-    /// One release, by [`carry`](Self::carry). "Not there", where an earlier attempt got no answer, is
+    /// Submits one release. "Not found", where an earlier attempt got no answer, is
     /// [`Released::Removed`].
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let answer = self.carry(&[Step::Release { claim: claim.clone() }]).await?.pop();
-        match answer.unwrap_or_else(|| Err(self.no_reply()))? {
-            Attempted { result: Reply::Released(_), ambiguous: 1.. } => Ok(Released::Removed),
-            Attempted { result: Reply::Released(answer), .. } => Ok(answer),
-            _ => Err(self.no_reply()),
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, BatchError> {
+        let batch = Batch { releases: std::slice::from_ref(claim), acquires: &[] };
+        match self.submit(batch).await?.released.into_iter().next() {
+            Some(Ok(Attempted { ambiguous: 1.., .. })) => Ok(Released::Removed),
+            Some(Ok(Attempted { result, .. })) => Ok(result),
+            Some(Err(error)) => Err(error),
+            None => Err(BatchError::unknown(self.no_reply())),
         }
     }
 

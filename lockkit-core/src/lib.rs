@@ -40,7 +40,6 @@ mod defects;
 pub mod driver;
 mod error;
 mod evidence;
-mod flight;
 mod fresh;
 mod guard;
 mod held_lock;

@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::clock::{Clock, Moment, SteadyClock};
 use crate::concurrency::{locked, once_there};
-use crate::driver::{Acquire, Acquisition, Batch, ClaimId, Grant, Patience, Renewal, Reply, Step};
+use crate::driver::{Acquire, Acquisition, Batch, ClaimId, Grant, Patience, Renewal};
 use crate::{Claim, Error, LossReason};
 
 mod attend;
@@ -81,39 +81,11 @@ impl<K: Eq + Hash> Waiters<K> {
         }
     }
 
-    /// These steps are about to be carried. Bells hang from before a claim is in line: a message may be
-    /// faster than the answer.
-    pub fn departs(&self, steps: &[Step]) {
-        let mut waiters = locked(&self.waiters);
-        for step in steps {
-            let name = (self.name)(&step.claim().id);
-            match step {
-                Step::Acquire { claim, patience: Patience::Wait } => {
-                    waiters.entry(name).or_insert_with(|| Waiter::new(claim));
-                }
-                Step::Acquire { .. } => {}
-                Step::Release { .. } => drop(waiters.remove(&name)),
-            }
-        }
-        drop(waiters);
-        self.came.notify_waiters();
-    }
-
     /// The state of a claim after a renewal that core asked for; of one that waits, it is asked about
     /// again when `lease` is over, as in [`queued`](Self::queued).
     pub fn renewed(&self, id: &ClaimId, renewal: &Renewal, lease: Option<Duration>) {
         if let Renewal::Waits { ahead } = renewal {
             self.queued(id, *ahead, lease);
-        }
-    }
-
-    /// The answer to a step of this claim; `lease` as in [`queued`](Self::queued).
-    pub fn answered(&self, id: &ClaimId, reply: Result<&Reply, &Error>, lease: Option<Duration>) {
-        match reply {
-            Ok(Reply::Acquired(Acquisition::Queued { ahead })) => self.queued(id, *ahead, lease),
-            // It may be in line: the bell stays until it is released.
-            Err(Error::Backend { .. }) => {}
-            _ => self.strike(id),
         }
     }
 

@@ -84,7 +84,8 @@ impl LockDriver for Toy {
         let acquire = |one: Acquire| async move {
             let acquired = self.acquire_one(&one.claim, one.patience).await;
             acquired.map(Attempted::from).map_err(|error| {
-                BatchError::refused(error).after(u32::from(self.is(Flaw::CallsARefusalAmbiguous)))
+                BatchError::refused(error)
+                    .after(u32::from(self.is(InjectedBug::CallsARefusalAmbiguous)))
             })
         };
         let release = |claim| async move {

@@ -10,14 +10,15 @@ fn claim() -> Arc<Claim> {
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }
 
-fn step(claim: &Arc<Claim>) -> Step {
-    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
+fn submitting(waiting: &Waiters<ClaimId>, claim: &Arc<Claim>) {
+    let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
+    waiting.submitting(Batch { releases: &[], acquires: &[acquire] });
 }
 
 fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
     let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
     waiting.is_listening();
-    waiting.departs(&[step(&claim)]);
+    submitting(&waiting, &claim);
     (waiting, claim)
 }
 
@@ -58,7 +59,7 @@ fn who_was_told_while_nobody_waited_is_told_later() {
 #[test]
 fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long() {
     let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
-    waiting.departs(&[step(&claim)]);
+    submitting(&waiting, &claim);
     waiting.queued(&claim.id, 1, Some(LONG));
     let soon = SteadyClock.now().after(Duration::from_millis(100));
     assert_eq!(waiting.due(soon).0.len(), 1);
@@ -73,14 +74,14 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
 fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
     let lost = Error::retryable("x", "no answer");
     let mismatch = Error::LimitMismatch { name: "a".to_owned(), in_use: 1, asked: 2 };
-    let queued = Reply::Acquired(Acquisition::Queued { ahead: 1 });
-    let busy = Reply::Acquired(Acquisition::Busy);
+    let queued = Acquisition::Queued { ahead: 1 };
+    let busy = Acquisition::Busy;
     let answers = [(Ok(&queued), 1), (Err(&lost), 1), (Ok(&busy), 0), (Err(&mismatch), 0)];
     for (answer, hangs) in answers {
         let (waiting, claim) = listened_to();
-        waiting.answered(&claim.id, answer, Some(LONG));
+        waiting.acquired(&claim.id, answer, Some(LONG));
         assert_eq!(locked(&waiting.waiters).len(), hangs, "{answer:?}");
-        waiting.departs(&[Step::Release { claim }]);
+        waiting.submitting(Batch { releases: &[claim], acquires: &[] });
         assert!(locked(&waiting.waiters).is_empty());
     }
 }
