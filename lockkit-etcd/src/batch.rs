@@ -14,7 +14,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::future::{join, join_all};
 use lockkit_core::Error;
-use lockkit_core::clock::{Clock, SteadyClock};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Attempted, Batch, BatchError, BatchOutcome, Flights};
 use tokio::sync::oneshot;
 
@@ -96,6 +96,54 @@ impl Request {
     }
 }
 
+/// What has become of a batch so far, and what is to be sent.
+struct Progress {
+    outcome: BatchOutcome,
+    releases: Vec<usize>,
+    /// With what an earlier response led to.
+    acquires: Vec<(usize, Option<PendingAcquire>)>,
+    /// How many requests got no answer.
+    ambiguous: u32,
+    /// Whether a request was answered.
+    answered: bool,
+}
+
+impl Progress {
+    fn of(batch: Batch<'_>) -> Self {
+        let changing = Error::retryable(BACKEND, "others keep changing this queue");
+        Self {
+            outcome: batch.all_failed(&BatchError::unknown(changing)),
+            releases: (0..batch.releases.len()).collect(),
+            acquires: (0..batch.acquires.len()).map(|at| (at, None)).collect(),
+            ambiguous: 0,
+            answered: false,
+        }
+    }
+
+    /// The error of an operation, which is certain only if nothing was carried out: once a request
+    /// was answered, the claim may be in its queue although what had to follow failed.
+    fn failed(&self, error: Error) -> BatchError {
+        let may_be_done = self.answered && matches!(error, Error::Backend { .. });
+        BatchError::refused(error).after(self.ambiguous.max(u32::from(may_be_done)))
+    }
+
+    /// Nothing of this request was done: all of it is to be sent again.
+    fn send_again(&mut self, request: &Request) {
+        request.abandon();
+        self.releases = request.releases.iter().map(|(at, _)| *at).collect();
+        self.acquires = request.acquires.iter().map(|(at, _)| (*at, None)).collect();
+    }
+
+    fn fail(&mut self, request: &Request, error: &BatchError) {
+        for (at, _) in &request.releases {
+            self.outcome.released[*at] = Err(error.clone());
+        }
+        for (at, _) in &request.acquires {
+            self.outcome.acquired[*at] = Err(error.clone());
+        }
+    }
+}
+
 impl EtcdLocks {
     /// Dropping this does not end what was sent: that goes on until it is answered, so that it
     /// is known what became of it. Nothing else is sent then.
@@ -120,86 +168,98 @@ impl EtcdLocks {
         batch: Batch<'_>,
         caller: &Caller,
     ) -> Result<BatchOutcome, BatchError> {
-        let changing = Error::retryable(BACKEND, "others keep changing this queue");
-        let mut outcome = batch.all_failed(&BatchError::unknown(changing));
-        let mut releases: Vec<_> = (0..batch.releases.len()).collect();
-        let mut acquires: Vec<_> = (0..batch.acquires.len()).map(|at| (at, None)).collect();
-        let mut ambiguous = 0;
-        for round in 0..ROUNDS {
-            let release = |at: usize| (at, self.pending_release(&batch.releases[at]));
-            let releasing = releases.drain(..).map(release).collect();
-            let mut request = Request { releases: releasing, acquires: Vec::new() };
-            let pending = acquires.drain(..).map(|(at, pending)| async move {
-                match pending {
-                    Some(pending) => (at, Ok(pending)),
-                    None => (at, self.pending_acquire(&batch.acquires[at]).await),
-                }
-            });
-            for (at, pending) in join_all(pending).await {
-                match pending {
-                    Ok(pending) => request.acquires.push((at, pending)),
-                    // Nothing was sent for it, or what was sent has done nothing.
-                    Err(error) => {
-                        outcome.acquired[at] =
-                            Err(BatchError::refused(error.into()).after(ambiguous));
-                    }
-                }
-            }
+        let mut progress = Progress::of(batch);
+        for _ in 0..ROUNDS {
+            let request = self.prepare(batch, &mut progress).await;
             if request.len() == 0 || caller.is_closed() {
                 request.abandon();
                 break;
             }
             let sent = SteadyClock.now();
-            let reply = match self.send(&request).await {
-                Ok(reply) => reply,
-                Err(EtcdError::LeaseGone) => {
-                    request.abandon();
-                    releases = request.releases.iter().map(|(at, _)| *at).collect();
-                    acquires = request.acquires.iter().map(|(at, _)| (*at, None)).collect();
-                    continue;
-                }
-                Err(error) => {
-                    let error = BatchError::from(error).after(ambiguous);
-                    if round == 0 {
+            match self.send(&request).await {
+                Ok(response) => self.decode(request, response, sent, caller, &mut progress).await?,
+                Err(EtcdError::LeaseGone) => progress.send_again(&request),
+                Err(EtcdError::Failed { error, ambiguous }) => {
+                    progress.ambiguous += ambiguous;
+                    let error = progress.failed(error);
+                    if !progress.answered {
                         return Err(error);
                     }
-                    for (at, _) in &request.releases {
-                        outcome.released[*at] = Err(error.clone());
-                    }
-                    for (at, _) in &request.acquires {
-                        outcome.acquired[*at] = Err(error.clone());
-                    }
+                    progress.fail(&request, &error);
                     break;
-                }
-            };
-            ambiguous += reply.ambiguous;
-            let (certain, revision) = (ambiguous == 0, revision(&reply.answer));
-            let decoded = |txn| TxnOutcome { txn, revision, sent, certain };
-            let failed = |error: Error| after_response(error).after(ambiguous);
-            let (left, came) = request.split(reply.answer).map_err(|error| failed(error.into()))?;
-            let left = request.releases.into_iter().zip(left).map(|((at, one), txn)| async move {
-                (at, self.released(one, decoded(txn)).await)
-            });
-            let came = request.acquires.into_iter().zip(came).map(|((at, one), txn)| async move {
-                (at, self.decode_acquire(one, decoded(txn), caller).await)
-            });
-            let (left, came) = join(join_all(left), join_all(came)).await;
-            for (at, released) in left {
-                let released = released.map(|released| Attempted::after(ambiguous, released));
-                outcome.released[at] = released.map_err(|error| failed(error.into()));
-            }
-            for (at, next) in came {
-                match next {
-                    Ok(NextStep::Done(acquisition)) => {
-                        outcome.acquired[at] = Ok(Attempted::after(ambiguous, acquisition));
-                    }
-                    Ok(NextStep::Send(pending)) => acquires.push((at, Some(pending))),
-                    Err(EtcdError::LeaseGone) => acquires.push((at, None)),
-                    Err(error) => outcome.acquired[at] = Err(failed(error.into())),
                 }
             }
         }
-        Ok(outcome)
+        Ok(progress.outcome)
+    }
+
+    /// The next request, of all operations that are to be sent.
+    async fn prepare(&self, batch: Batch<'_>, progress: &mut Progress) -> Request {
+        let release = |at: usize| (at, self.pending_release(&batch.releases[at]));
+        let releases = progress.releases.drain(..).map(release).collect();
+        let pending = progress.acquires.drain(..).map(|(at, pending)| async move {
+            match pending {
+                Some(pending) => (at, Ok(pending)),
+                None => (at, self.pending_acquire(&batch.acquires[at]).await),
+            }
+        });
+        let mut acquires = Vec::with_capacity(batch.acquires.len());
+        for (at, pending) in join_all(pending).await {
+            match pending {
+                Ok(pending) => acquires.push((at, pending)),
+                Err(error) => progress.outcome.acquired[at] = Err(progress.failed(error.into())),
+            }
+        }
+        Request { releases, acquires }
+    }
+
+    /// Notes what the response to a request says of its operations.
+    async fn decode(
+        self: &Arc<Self>,
+        request: Request,
+        response: Response<TxnResponse>,
+        sent: Moment,
+        caller: &Caller,
+        progress: &mut Progress,
+    ) -> Result<(), BatchError> {
+        progress.answered = true;
+        progress.ambiguous += response.ambiguous;
+        let (certain, revision) = (progress.ambiguous == 0, revision(&response.answer));
+        let part = |txn| TxnOutcome { txn, revision, sent, certain };
+        let parts = request.split(response.answer);
+        let (left, came) = parts.map_err(|error| progress.failed(error.into()))?;
+        let left = request
+            .releases
+            .into_iter()
+            .zip(left)
+            .map(|((at, one), txn)| async move { (at, self.released(one, part(txn)).await) });
+        let came = request.acquires.into_iter().zip(came).map(|((at, one), txn)| async move {
+            (at, self.decode_acquire(one, part(txn), caller).await)
+        });
+        let (left, came) = join(join_all(left), join_all(came)).await;
+        for (at, released) in left {
+            progress.outcome.released[at] = match released {
+                Ok(released) => Ok(Attempted::after(progress.ambiguous, released)),
+                Err(error) => Err(progress.failed(error.into())),
+            };
+        }
+        for (at, next) in came {
+            progress.outcome.acquired[at] = match next {
+                Ok(NextStep::Done(acquisition)) => {
+                    Ok(Attempted::after(progress.ambiguous, acquisition))
+                }
+                Ok(NextStep::Send(pending)) => {
+                    progress.acquires.push((at, Some(pending)));
+                    continue;
+                }
+                Err(EtcdError::LeaseGone) => {
+                    progress.acquires.push((at, None));
+                    continue;
+                }
+                Err(error) => Err(progress.failed(error.into())),
+            };
+        }
+        Ok(())
     }
 
     /// Sends one request. Where it may be carried out later, the leases are
@@ -235,15 +295,6 @@ impl EtcdLocks {
             return Err(EtcdError::LeaseGone); // there is no caller to hear of it
         }
         self.acquired(pending, outcome).await
-    }
-}
-
-/// An operation whose transaction was answered, and what had to follow it failed: the claim may be
-/// in its queue, unless the error says that it is not.
-fn after_response(error: Error) -> BatchError {
-    match error {
-        Error::Backend { .. } => BatchError::unknown(error),
-        _ => BatchError::refused(error),
     }
 }
 

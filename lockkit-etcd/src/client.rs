@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
-use lockkit_core::driver::{Background, BatchError, locked};
+use lockkit_core::driver::{Background, locked};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::timeout;
 
@@ -125,16 +125,6 @@ impl From<EtcdError> for Error {
             EtcdError::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
             EtcdError::Failed { error, .. } => error,
         }
-    }
-}
-
-impl From<EtcdError> for BatchError {
-    fn from(error: EtcdError) -> Self {
-        let ambiguous = match &error {
-            EtcdError::LeaseGone => 0,
-            EtcdError::Failed { ambiguous, .. } => *ambiguous,
-        };
-        BatchError::refused(error.into()).after(ambiguous)
     }
 }
 

@@ -59,7 +59,7 @@ impl LeaseMove {
 /// What became of a key that was to be moved to another lease.
 #[derive(Debug)]
 pub(crate) enum LeaseMoveResult {
-    Done(StoredClaim),
+    Done(Box<StoredClaim>),
     /// It was written by another client.
     Changed,
     Gone,
@@ -189,7 +189,8 @@ impl CachedClaim {
     ) {
         match moved {
             LeaseMoveResult::Done(stored) if stored.modified > self.stored.modified => {
-                (self.stored, self.lease, self.seen) = (stored.clone(), target.clone(), sent);
+                (self.stored, self.lease, self.seen) =
+                    (StoredClaim::clone(stored), target.clone(), sent);
                 self.moves.clear();
             }
             // It did nothing, and will not: but another one may have.
@@ -224,13 +225,13 @@ fn moved(
             moved.mode = value.mode();
             moved.value = Some(value.clone());
         }
-        return LeaseMoveResult::Done(moved);
+        return LeaseMoveResult::Done(Box::new(moved));
     }
     match ranges(answer).first().and_then(|range| range.kvs().first().map(StoredClaim::of)) {
         None => LeaseMoveResult::Gone,
         Some(now) if now.created != stored.created => LeaseMoveResult::Gone,
         // An attempt before did it, and its answer was lost.
-        Some(now) if now.lease == target.id => LeaseMoveResult::Done(now),
+        Some(now) if now.lease == target.id => LeaseMoveResult::Done(Box::new(now)),
         Some(_) => LeaseMoveResult::Changed,
     }
 }

@@ -73,18 +73,18 @@ impl ZkLocks {
         let folder = self.layout.list(&claim.key);
         let mut tries = RetryBudget::begin();
         while tries.are_left() {
-            let way = match self.folders.last(&folder) {
+            let condition = match self.folders.last(&folder) {
                 None => CreateCondition::New,
                 Some(FolderState::There | FolderState::InUse) => CreateCondition::Existing,
                 Some(FolderState::Limited(given)) => CreateCondition::Limited(given),
                 // With a folder made again the numbers begin again.
                 Some(FolderState::NearSequenceEnd) => CreateCondition::Empty,
             };
-            match self.attempt(session, claim, &folder, way).await? {
+            match self.attempt(session, claim, &folder, condition).await? {
                 CreateResult::Created(entered) => return Ok(entered),
                 CreateResult::Refused(why) => {
                     tries.note(&why);
-                    self.learn(session, &folder, way, why).await?;
+                    self.learn(session, &folder, condition, why).await?;
                 }
             }
         }
@@ -102,7 +102,7 @@ impl ZkLocks {
         let mut tries = RetryBudget::begin();
         while tries.are_left() {
             let mut looked = None;
-            let way = match self.folders.last(&folder) {
+            let condition = match self.folders.last(&folder) {
                 None => CreateCondition::New,
                 Some(FolderState::There | FolderState::NearSequenceEnd) => CreateCondition::Empty,
                 Some(FolderState::InUse | FolderState::Limited(_)) => {
@@ -125,7 +125,7 @@ impl ZkLocks {
                     CreateCondition::Unchanged(stat.version)
                 }
             };
-            match self.attempt(session, claim, &folder, way).await? {
+            match self.attempt(session, claim, &folder, condition).await? {
                 CreateResult::Created(mut entered) => {
                     // Versions begin again with a folder that was deleted and made again; unless
                     // that happened, no claim has come since the read. (Neighbours come without
@@ -136,7 +136,7 @@ impl ZkLocks {
                 }
                 CreateResult::Refused(why) => {
                     tries.note(&why);
-                    self.learn(session, &folder, way, why).await?;
+                    self.learn(session, &folder, condition, why).await?;
                 }
             }
         }
@@ -165,15 +165,14 @@ impl ZkLocks {
         session: &Arc<Session>,
         claim: &Claim,
         folder: &str,
-        way: CreateCondition,
+        condition: CreateCondition,
     ) -> Result<CreateResult> {
         let acls = self.sessions.options().acls();
         let container = self.layout.folder_mode().with_acls(acls);
         let ephemeral = CreateMode::EphemeralSequential.with_acls(acls);
-        let prefix = self.layout.prefix(&NodeTag::of(claim.id), claim);
-        let path = format!("{folder}/{prefix}");
+        let path = format!("{folder}/{}", self.layout.prefix(&NodeTag::of(claim.id), claim));
         let mut multi = session.client.new_multi_writer();
-        let added = match way {
+        let added = match condition {
             CreateCondition::New => multi.add_create(folder, b"", &container),
             CreateCondition::Existing => Ok(()),
             CreateCondition::Empty => multi
@@ -205,14 +204,14 @@ impl ZkLocks {
         session.confirm(sent);
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         self.saw_claim(folder, &name);
-        if matches!(way, CreateCondition::New | CreateCondition::Empty) {
+        if matches!(condition, CreateCondition::New | CreateCondition::Empty) {
             self.unused_folders.made(folder);
         }
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
         let node = Node { path, name, token, holds: false, obstacle: None };
         self.claims.update(claim, node.clone());
-        let alone = match way {
+        let alone = match condition {
             CreateCondition::Limited(given) => {
                 stat.num_children == 1 + NODES && admits_first(given, claim.mode)
             }
@@ -245,10 +244,10 @@ impl ZkLocks {
         &self,
         session: &Session,
         folder: &str,
-        way: CreateCondition,
+        condition: CreateCondition,
         why: ZkError,
     ) -> Result<()> {
-        match (why, way) {
+        match (why, condition) {
             (ZkError::NoNode, CreateCondition::New) => {
                 self.make_above(session, folder).await.map_err(failed)?;
             }
