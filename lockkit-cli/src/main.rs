@@ -130,6 +130,8 @@ async fn dispatch(verb: Command, backend: &BackendArgs) -> Result<Ending, ExitEr
         Command::Schema => commands::schema::schema(backend),
         #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::serve(&args, backend).await,
+        #[cfg(feature = "lab")]
+        Command::Compare(args) if args.lab => commands::compare_lab::compare(&args, backend).await,
         #[cfg(feature = "compare")]
         Command::Compare(args) => commands::compare::compare(&args, backend).await,
         #[cfg(feature = "lab")]

@@ -27,16 +27,18 @@ use crate::output::{self, Verbosity};
 use crate::run::role::asynchronously;
 use crate::system;
 
-pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
-    if backend.url.is_some() || backend.local || backend.prefix.is_some() {
-        return Err(ExitError::usage(
+/// Refuses a backend that the options choose.
+pub(super) fn check_no_backend(backend: &BackendArgs) -> Result<(), ExitError> {
+    match backend.url.is_some() || backend.local || backend.prefix.is_some() {
+        true => Err(ExitError::usage(
             "compare takes its backends as arguments ([NAME=]URL), and uses prefixes of its own",
-        ));
+        )),
+        false => Ok(()),
     }
-    #[cfg(feature = "lab")]
-    if args.lab {
-        return super::compare_lab::compare(args).await;
-    }
+}
+
+pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
+    check_no_backend(backend)?;
     if args.subjects.is_empty() {
         return Err(ExitError::usage("name the backends to compare, as [NAME=]URL"));
     }

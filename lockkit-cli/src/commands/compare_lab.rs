@@ -6,13 +6,15 @@ use lockkit_conformance::Worker;
 use lockkit_conformance::compare::Subject;
 use lockkit_lab::set_ups::{Connect, SET_UPS, SetUp};
 
-use super::compare::{check_names, conclude, connect, measured, over, progress};
+use super::compare::{check_names, check_no_backend, conclude, connect, measured, over, progress};
+use crate::args::BackendArgs;
 use crate::args::compare::CompareArgs;
 use crate::exit::{ExitError, code};
 use crate::output;
 use crate::system;
 
-pub(super) async fn compare(args: &CompareArgs) -> Result<u8, ExitError> {
+pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
+    check_no_backend(backend)?;
     let chosen = chosen(&args.subjects)?;
     let mut running = Vec::with_capacity(chosen.len());
     let mut subjects = Vec::with_capacity(chosen.len());

@@ -5,7 +5,7 @@ pub(crate) mod check;
 #[cfg(feature = "compare")]
 pub(crate) mod compare;
 #[cfg(feature = "lab")]
-mod compare_lab;
+pub(crate) mod compare_lab;
 pub(crate) mod doctor;
 pub(crate) mod latch;
 pub(crate) mod ls;
