@@ -135,7 +135,7 @@ pub const QUESTIONS: &[Question] = &[
     Question {
         title: "operations a batch",
         shown_by: &["batch_01", "batch_02", "batch_05"],
-        answer: |c| c.flights.steps.to_string(),
+        answer: |c| c.batches.operations.to_string(),
     },
 ];
 

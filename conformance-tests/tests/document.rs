@@ -14,7 +14,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     LeaseStart, LockDriver, Patience, Released, Renewal, submit_each,
 };
-use lockkit_core::line::{Answer, DriverMethod, Entry, Line, Tokens};
+use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
 use lockkit_core::state::{ClaimState, Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Token};
 
@@ -79,7 +79,7 @@ impl DocumentDriver {
     fn step(
         &self,
         key: &Key,
-        step: &DriverMethod<'_, Arc<Claim>>,
+        step: &Verb<'_, Arc<Claim>>,
         record: Option<&BreakRecord>,
     ) -> Result<(Answer, Line<Arc<Claim>>), Error> {
         loop {
@@ -112,11 +112,7 @@ impl DocumentDriver {
         Error::Lost { reason }
     }
 
-    fn renewal(
-        &self,
-        claim: &Claim,
-        step: &DriverMethod<'_, Arc<Claim>>,
-    ) -> Result<Renewal, Error> {
+    fn renewal(&self, claim: &Claim, step: &Verb<'_, Arc<Claim>>) -> Result<Renewal, Error> {
         Ok(match self.step(&claim.key, step, None)? {
             (Answer::Holds(grant), _) => Renewal::Holds(grant),
             (Answer::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
@@ -133,7 +129,7 @@ impl DocumentDriver {
         if weight == 0 || weight > asked {
             return Err(Error::config(format!("{weight} permits of {asked}")));
         }
-        let step = DriverMethod::Acquire { claim, with: claim.clone(), patience, given: None };
+        let step = Verb::Acquire { claim, with: claim.clone(), patience, given: None };
         Ok(match self.step(&claim.key, &step, None)? {
             (Answer::Holds(grant), _) => Acquisition::Granted(grant),
             (Answer::Waits(place), line) => Acquisition::Queued { ahead: line.ahead(place) },
@@ -147,7 +143,7 @@ impl DocumentDriver {
     }
 
     fn release_one(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        match self.step(&claim.key, &DriverMethod::Release(claim), None)?.0 {
+        match self.step(&claim.key, &Verb::Release(claim), None)?.0 {
             Answer::Released(released) => Ok(released),
             other => Err(Error::permanent("document", format!("{other:?}"))),
         }
@@ -176,7 +172,7 @@ impl LockDriver for DocumentDriver {
     /// Polls. Whoever polls lets the list move on.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
-            let (_, line) = self.step(&claim.key, &DriverMethod::Look, None)?;
+            let (_, line) = self.step(&claim.key, &Verb::Look, None)?;
             let found = line.find(&claim.id).and_then(|place| line.get(place));
             match found {
                 Some(entry) if entry.broken => return Err(self.lost(claim)),
@@ -195,19 +191,19 @@ impl LockDriver for DocumentDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        Ok(claims.iter().map(|claim| self.renewal(claim, &DriverMethod::Renew(claim))).collect())
+        Ok(claims.iter().map(|claim| self.renewal(claim, &Verb::Renew(claim))).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.renewal(claim, &DriverMethod::Shorten(claim, ttl))
+        self.renewal(claim, &Verb::Shorten(claim, ttl))
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renewal(claim, &DriverMethod::Downgrade(claim))
+        self.renewal(claim, &Verb::Downgrade(claim))
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.renewal(claim, &DriverMethod::Raise(claim, token))
+        self.renewal(claim, &Verb::Raise(claim, token))
     }
 
     async fn break_claim(
@@ -217,7 +213,7 @@ impl LockDriver for DocumentDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (answer, _) = self.step(key, &DriverMethod::Break(token, force), Some(record))?;
+        let (answer, _) = self.step(key, &Verb::Break(token, force), Some(record))?;
         Ok(matches!(answer, Answer::Broke(broke) if !broke.is_empty()))
     }
 

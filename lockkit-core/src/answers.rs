@@ -185,6 +185,20 @@ pub enum Renewal {
     Ended(ClaimEnd),
 }
 
+impl Renewal {
+    /// The same, where core did not send the request that renewed: a grant counts from its sending at
+    /// `sent`, unless the driver named another moment.
+    #[must_use]
+    pub fn counted_from(self, sent: Moment) -> Self {
+        match self {
+            Self::Holds(grant) if grant.start == LeaseStart::LastAnswered => {
+                Self::Holds(Grant { start: LeaseStart::Sent(sent), ..grant })
+            }
+            other => other,
+        }
+    }
+}
+
 /// Why a claim is not live, as far as the backend can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

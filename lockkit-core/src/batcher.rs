@@ -7,7 +7,7 @@
 //!   next leaves without a yield.
 //! - What comes while no request is free leaves together when one is answered: after some yields, so that
 //!   the tasks that were answered come along with their next operations.
-//! - At most [`Flights::at_once`] requests are in flight. One without an answer for [`SLOW`] counts no longer:
+//! - At most [`BatchLimits::at_once`] requests are in flight. One without an answer for [`SLOW`] counts no longer:
 //!   what is stuck at one node, or behind one row, must not hold up the rest. Drivers end their
 //!   attempts after some seconds, so a few times that many are in flight at most.
 //! - Of requests that are answered together, one is submitted again before the tasks of the next are told,
@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::capabilities::Flights;
+use crate::capabilities::BatchLimits;
 use crate::clock::{Clock, Moment};
 use crate::concurrency::locked;
 use crate::deadline::Jitter;
@@ -94,7 +94,7 @@ pub struct Batcher(Arc<Inner>);
 struct Inner {
     driver: Arc<dyn LockDriver>,
     clock: Arc<dyn Clock>,
-    limits: Flights,
+    limits: BatchLimits,
     /// Of the pauses before operations are repeated: what failed together is repeated together.
     jitter: Jitter,
     state: Mutex<State>,
@@ -165,7 +165,7 @@ impl Batcher {
     pub fn new(driver: Arc<dyn LockDriver>) -> Self {
         Self(Arc::new(Inner {
             clock: driver.clock(),
-            limits: driver.capabilities().flights,
+            limits: driver.capabilities().batches,
             driver,
             jitter: Jitter::random(),
             state: Mutex::default(),
@@ -185,7 +185,7 @@ impl Batcher {
         let mut releases: Vec<Submission<Released>> = batch.releases.iter().map(release).collect();
         let mut acquires: Vec<Submission<Acquisition>> =
             batch.acquires.iter().map(acquire).collect();
-        if self.0.limits.steps > 1 {
+        if self.0.limits.operations > 1 {
             let mut state = self.state();
             releases.iter_mut().for_each(|it| it.enqueue(&mut state));
             acquires.iter_mut().for_each(|it| it.enqueue(&mut state));
@@ -372,7 +372,7 @@ impl Collecting {
         let Some(number) = self.number.take() else { return Vec::new() };
         let mut state = self.batcher.state();
         state.collecting.retain(|it| *it != number);
-        if !state.collecting.is_empty() && state.pending() < self.batcher.0.limits.steps / 2 {
+        if !state.collecting.is_empty() && state.pending() < self.batcher.0.limits.operations / 2 {
             return Vec::new();
         }
         self.batcher.ready(&mut state)

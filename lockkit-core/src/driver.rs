@@ -46,7 +46,7 @@ pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
 pub use crate::batcher::Batcher;
-pub use crate::capabilities::Flights;
+pub use crate::capabilities::BatchLimits;
 pub use crate::claim::ClaimId;
 pub use crate::claim_data::ClaimData;
 pub use crate::clock::unix_ms;
@@ -116,7 +116,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// Releases and acquires different claims, in one request where the backend can, and says for each
     /// what became of it.
     ///
-    /// A batch has at most one operation of a claim, and no more than [`Capabilities::flights`] says.
+    /// A batch has at most one operation of a claim, and no more than [`Capabilities::batches`] says.
     /// Operations are independent: an error of one concerns that claim only, and one that has to
     /// wait at the server (for a row that another client has locked) delays no other: its error is
     /// [`BatchError::would_block`]. Acquires of one key are carried out in their order.
@@ -151,16 +151,17 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// A batch that is dropped may have been carried out, may be carried out later, or not at all.
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError>;
 
-    /// Submits one acquire.
+    /// Submits one acquire. An error does not say how many requests may have been carried out; that
+    /// of [`submit`](Self::submit) does.
     async fn acquire(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Attempted<Acquisition>, BatchError> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         let acquire = Acquire { claim: claim.clone(), patience };
         let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await?;
-        let result = outcome.acquired.into_iter().next();
-        result.unwrap_or_else(|| Err(BatchError::unknown(self.no_reply())))
+        let result = outcome.acquired.into_iter().next().ok_or_else(|| self.no_reply())?;
+        Ok(result?)
     }
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
@@ -214,13 +215,13 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// Submits one release. "Not found", where an earlier attempt got no answer, is
     /// [`Released::Removed`].
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, BatchError> {
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let batch = Batch { releases: std::slice::from_ref(claim), acquires: &[] };
         match self.submit(batch).await?.released.into_iter().next() {
             Some(Ok(Attempted { ambiguous: 1.., .. })) => Ok(Released::Removed),
             Some(Ok(Attempted { result, .. })) => Ok(result),
-            Some(Err(error)) => Err(error),
-            None => Err(BatchError::unknown(self.no_reply())),
+            Some(Err(error)) => Err(error.error),
+            None => Err(self.no_reply()),
         }
     }
 
@@ -398,7 +399,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// The error for an answer that does not answer what was asked.
     fn no_reply(&self) -> Error {
         let backend = self.capabilities().backend;
-        Error::permanent(backend, "the driver did not answer every step of a flight")
+        Error::permanent(backend, "the driver did not answer every operation of a batch")
     }
 
     /// The error for what this backend cannot do.

@@ -81,6 +81,38 @@ impl<K: Eq + Hash> Waiters<K> {
         }
     }
 
+    /// This batch is about to be submitted. Its claims are known from before they are in a queue: a
+    /// notification may be faster than the answer.
+    pub fn submitting(&self, batch: Batch<'_>) {
+        let mut waiters = locked(&self.waiters);
+        for claim in batch.releases {
+            waiters.remove(&(self.name)(&claim.id));
+        }
+        for Acquire { claim, patience } in batch.acquires {
+            if *patience == Patience::Wait {
+                let name = (self.name)(&claim.id);
+                waiters.entry(name).or_insert_with(|| Waiter::new(claim));
+            }
+        }
+        drop(waiters);
+        self.came.notify_waiters();
+    }
+
+    /// What became of the acquire of this claim; `lease` as in [`queued`](Self::queued).
+    pub fn acquired(
+        &self,
+        id: &ClaimId,
+        result: Result<&Acquisition, &Error>,
+        lease: Option<Duration>,
+    ) {
+        match result {
+            Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
+            // It may be in the queue: it is known here until it is released.
+            Err(Error::Backend { .. }) => {}
+            _ => self.strike(id),
+        }
+    }
+
     /// The state of a claim after a renewal that core asked for; of one that waits, it is asked about
     /// again when `lease` is over, as in [`queued`](Self::queued).
     pub fn renewed(&self, id: &ClaimId, renewal: &Renewal, lease: Option<Duration>) {

@@ -15,7 +15,7 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::future::{join, join_all};
 use lockkit_core::Error;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{Attempted, Batch, BatchError, BatchOutcome, Flights};
+use lockkit_core::driver::{Attempted, Batch, BatchError, BatchLimits, BatchOutcome};
 use tokio::sync::oneshot;
 
 use crate::acquire::PendingAcquire;
@@ -28,8 +28,8 @@ use crate::requests::{NextStep, TxnOutcome, delete, unexpected_response};
 /// etcd takes 128 operations in a transaction unless it is told otherwise, those within others
 /// counted along by their depth, of which an operation of a batch has up to 11; and 1.5 MiB, of
 /// which the longest names take 26 times their weight.
-pub(crate) const LIMITS: Flights = {
-    let mut limits = Flights::of(64, 4);
+pub(crate) const LIMITS: BatchLimits = {
+    let mut limits = BatchLimits::of(64, 4);
     limits.bytes = 48 << 10;
     limits
 };

@@ -62,7 +62,7 @@ const fn capabilities(faults: &'static [(Fault, Guarantee)]) -> Capabilities {
     capabilities.resize = true;
     capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
-    capabilities.flights = LIMITS;
+    capabilities.batches = LIMITS;
     capabilities
 }
 

@@ -154,7 +154,7 @@ async fn counted(driver: &EtcdDriver, proxy: &Proxy, operations: &Operations) ->
 #[tokio::test]
 async fn a_batch_of_any_size_is_one_request_and_its_tokens_are_greater_than_those_before() {
     let (_server, proxy, driver) = warm().await;
-    let most = driver.capabilities().flights.steps;
+    let most = driver.capabilities().batches.operations;
     for n in [1, 2, 40, most] {
         let (before, next) = (many("a", n), many("a", n));
         let (results, cost) = counted(&driver, &proxy, &waits(&before)).await;
@@ -265,9 +265,9 @@ async fn those_whose_holders_leave_together_are_all_woken() {
 #[tokio::test]
 async fn the_longest_batch_passes() {
     let (_server, proxy, driver) = warm().await;
-    let limits = driver.capabilities().flights;
+    let limits = driver.capabilities().batches;
     let pool = |n: usize| permit(&format!("{n:/>512}"), 3);
-    let fit = limits.steps.min(limits.bytes / pool(0).weight());
+    let fit = limits.operations.min(limits.bytes / pool(0).weight());
     assert!(fit > 30, "{fit}");
     let pools: Vec<_> = (0..fit).map(pool).collect();
     driver.resize(&pools[1].key, SetLimit::To(3)).await.unwrap();
@@ -276,7 +276,7 @@ async fn the_longest_batch_passes() {
     assert_eq!(cost.requests, 1);
     assert!(all_removed(&submit(&driver, &releases(&pools)).await));
     // And as many as may be, of short ones, none of which finds an empty list.
-    let short = |_| (0..limits.steps).map(|n| permit(&format!("s{n}"), 9)).collect::<Vec<_>>();
+    let short = |_| (0..limits.operations).map(|n| permit(&format!("s{n}"), 9)).collect::<Vec<_>>();
     let (before, beside) = (short(()), short(()));
     assert!(limits.bytes >= before.iter().map(|claim| claim.weight()).sum());
     tokens(&submit(&driver, &waits(&before)).await);

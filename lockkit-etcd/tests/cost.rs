@@ -94,13 +94,14 @@ async fn a_thousand_claims_are_renewed_by_one_keep_alive() {
 #[tokio::test]
 async fn a_thousand_free_names_of_a_multi_lock_travel_in_flights() {
     let (_server, proxy, driver) = warm().await;
-    let fewest = 1_000_u64.div_ceil(u64::try_from(driver.capabilities().flights.steps).unwrap());
+    let fewest =
+        1_000_u64.div_ceil(u64::try_from(driver.capabilities().batches.operations).unwrap());
     let locks = LockManager::new(driver);
     locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
     let all = locks.multi((0..1_000).map(|n| format!("n{n}")));
     let (guard, cost) = counted(&proxy, all.try_lock_for(LONG)).await;
     let guard = guard.unwrap().expect("all are free");
-    // Flights are bounded by bytes too; beside them stand the keep-alives of leases.
+    // BatchLimits are bounded by bytes too; beside them stand the keep-alives of leases.
     assert!((fewest..=4 * fewest).contains(&cost.requests), "{cost:?}");
     let (released, cost) = counted(&proxy, guard.release()).await;
     released.unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::join;
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, Flights, Released,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchLimits, BatchOutcome, Released,
     submit_each,
 };
 use lockkit_core::{Claim, Error};
@@ -19,8 +19,8 @@ use crate::{decode, keys};
 
 /// What one call carries. The server does nothing else meanwhile: 0.1 ms for claims that are alone in
 /// their queues, some 2 ms when all of them are in queues where others wait.
-pub(crate) const FLIGHTS: Flights = {
-    let mut flights = Flights::of(32, 8);
+pub(crate) const FLIGHTS: BatchLimits = {
+    let mut flights = BatchLimits::of(32, 8);
     flights.same_key = true;
     flights
 };
@@ -30,7 +30,7 @@ type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submits(&batch);
+        self.waiters.claims.submitting(batch);
         if matches!(self.transport, Transport::Cluster(_)) && batch.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
             let acquire =

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Batch, BatchError, BatchOutcome, BreakMode, Flights, Grant, KnownBases, LockDriver, Registers,
-    Renewal, Renewed, ServerRun, SetLimit, Writes,
+    Batch, BatchError, BatchLimits, BatchOutcome, BreakMode, Grant, KnownBases, LockDriver,
+    Registers, Renewal, Renewed, ServerRun, SetLimit, Writes,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -52,7 +52,7 @@ pub struct RedisDriver {
 
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.flights = FLIGHTS;
+    capabilities.batches = FLIGHTS;
     capabilities.min_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
@@ -92,7 +92,7 @@ impl RedisDriver {
         let mut capabilities = CAPABILITIES;
         if let Transport::Cluster(_) = transport {
             // A call reaches one slot, and no claim is to wait for another's node.
-            capabilities.flights = Flights::SINGLE;
+            capabilities.batches = BatchLimits::SINGLE;
             // Each of its shards has data and failovers of its own: no run tells of them all, and so
             // it is no member of a quorum.
             capabilities.raise = false;

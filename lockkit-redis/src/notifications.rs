@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimId, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error};
@@ -34,8 +35,9 @@ impl Attendant for RedisInner {
     }
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
+        let sent = SteadyClock.now();
         let answers = self.renew_all(claims, None).await.into_iter();
-        answers.map(|answer| answer.map(|it| (it.renewal, it.lease))).collect()
+        answers.map(|answer| answer.map(|it| (it.renewal.counted_from(sent), it.lease))).collect()
     }
 
     async fn listen(driver: Weak<Self>) -> Result<(), ListenError> {

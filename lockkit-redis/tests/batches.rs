@@ -212,7 +212,7 @@ async fn a_batch_is_one_round_trip_and_the_tokens_of_a_name_grow() {
     let server = Server::start(Kind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = connect(&server.url_at(proxy.addr())).await;
-    let most = driver.capabilities().flights.steps;
+    let most = driver.capabilities().batches.operations;
     let (mut held, mut last) = (Vec::new(), Vec::new());
     for count in [1, 2, most, most, most] {
         let next = claims(count);
@@ -296,7 +296,7 @@ async fn a_thousand_free_names_of_a_multi_lock_are_acquired_in_batches() {
     let server = Server::start(Kind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = RedisDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
-    let batches = 1_000_u64.div_ceil(driver.capabilities().flights.steps as u64);
+    let batches = 1_000_u64.div_ceil(driver.capabilities().batches.operations as u64);
     let locks = LockManager::new(driver);
     locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
     is_quiet(&proxy).await;

@@ -69,7 +69,7 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let guarded = listener.has_tls() && service.tokens().is_some();
-    if listener.place()?.is_remote() && !guarded {
+    if listener.address()?.is_remote() && !guarded {
         let what = "other hosts reach this address: serve it with TLS and tokens, \
                     or listen on 127.0.0.1 or a Unix socket";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));

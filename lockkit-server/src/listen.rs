@@ -151,7 +151,7 @@ impl Listener {
     }
 
     /// Where it listens, with the port that the system chose for port 0.
-    pub fn wait_permit(&self) -> io::Result<Listen> {
+    pub fn address(&self) -> io::Result<Listen> {
         match &self.socket {
             Socket::Tcp(listener) => Ok(Listen::Tcp(listener.local_addr()?)),
             Socket::Unix(_, path) => Ok(Listen::Unix(path.clone())),
@@ -160,7 +160,7 @@ impl Listener {
 
     /// The URL by which clients reach it. (Its certificate may be for another name.)
     pub fn url(&self) -> io::Result<String> {
-        let url = self.place()?.to_string();
+        let url = self.address()?.to_string();
         Ok(match (&self.tls, url.strip_prefix("http://")) {
             (Some(_), Some(rest)) => format!("https://{rest}"),
             _ => url,

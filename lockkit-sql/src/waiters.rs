@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal, locked};
+use lockkit_core::driver::{ClaimId, Grant, Renewal, locked};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Result};
 
@@ -17,15 +17,10 @@ pub(crate) type PolledState = (Renewal, Option<Duration>);
 
 /// The answer to a request that core did not send: what it grants counts from when it was sent.
 pub(crate) fn since(sent: Moment, (renewal, lease): PolledState) -> PolledState {
-    match renewal {
-        Renewal::Holds(grant) => {
-            (Renewal::Holds(Grant { start: LeaseStart::Sent(sent), ..grant }), lease)
-        }
-        other => (other, lease),
-    }
+    (renewal.counted_from(sent), lease)
 }
 
-/// Who waits through one driver.
+/// The waiting claims of one driver.
 #[derive(Debug)]
 pub(crate) struct WaiterRegistry {
     pub(crate) claims: Waiters<ClaimTag>,

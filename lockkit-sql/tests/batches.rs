@@ -1,12 +1,14 @@
-//! Flights of the SQLite driver: answered as their steps would be one by one, whoever else writes.
+//! Batches of the SQLite driver: their outcomes are those of their operations one by one, whatever other
+//! clients write.
 #![allow(missing_docs)]
 
+mod submitting;
 mod support;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
+use lockkit_core::driver::{Acquisition, LockDriver, Released};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Claim, Error, Lifetime, Mode, Token};
 use lockkit_sql::SqliteDriver;
@@ -14,14 +16,15 @@ use lockkit_sql::sqlx::sqlite::SqliteConnectOptions;
 use lockkit_sql::sqlx::{ConnectOptions, Executor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use submitting::*;
 use support::*;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// What can be compared between backends: all but the tokens.
-fn kind(reply: &Reply) -> String {
+fn kind(reply: &Outcome) -> String {
     match reply {
-        Reply::Acquired(Acquisition::Granted(grant)) => format!("granted for {:?}", grant.ttl),
+        Outcome::Acquired(Acquisition::Granted(grant)) => format!("granted for {:?}", grant.ttl),
         other => format!("{other:?}"),
     }
 }
@@ -35,20 +38,19 @@ fn random_claim(rng: &mut StdRng) -> Arc<Claim> {
     }
 }
 
-/// At most one step of a claim, releases first.
-fn random_batch(rng: &mut StdRng, known: &mut Vec<Arc<Claim>>) -> Vec<Step> {
+/// At most one operation of a claim, releases first.
+fn random_batch(rng: &mut StdRng, known: &mut Vec<Arc<Claim>>) -> Vec<Operation> {
     let (mut releases, mut acquires) = (Vec::new(), Vec::new());
     for _ in 0..rng.random_range(1..=64) {
         if known.len() > 8 && rng.random_bool(0.5) {
             let claim = known.swap_remove(rng.random_range(0..known.len()));
-            releases.push(Step::Release { claim });
+            releases.push(release(&claim));
         } else {
             let claim = random_claim(rng);
-            let patience = if rng.random_bool(0.5) { Patience::Try } else { Patience::Wait };
-            acquires.push(Step::Acquire { claim, patience });
+            acquires.push(if rng.random_bool(0.5) { try_it(&claim) } else { wait(&claim) });
         }
     }
-    known.extend(acquires.iter().map(|step| step.claim().clone()));
+    known.extend(acquires.iter().map(|operation| operation.claim().clone()));
     releases.append(&mut acquires);
     releases
 }
@@ -72,16 +74,16 @@ async fn random_batches_through_two_drivers_are_answered_as_in_memory() {
     let mut rng = StdRng::seed_from_u64(12);
     let (mut known, mut last) = (Vec::new(), HashMap::<_, Token>::new());
     for round in 0..200 {
-        let flight = random_batch(&mut rng, &mut known);
+        let batch = random_batch(&mut rng, &mut known);
         // Now the one, now the other, several times on end.
         let driver = &drivers[rng.random_range(0..2_usize)];
-        let answers = driver.carry(&flight).await.unwrap();
-        let expected = model.carry(&flight).await.unwrap();
-        for ((step, answer), expected) in flight.iter().zip(answers).zip(expected) {
+        let answers = submit(driver, &batch).await.unwrap();
+        let expected = submit(&model, &batch).await.unwrap();
+        for ((operation, answer), expected) in batch.iter().zip(answers).zip(expected) {
             let (answer, expected) = (answer.unwrap().result, expected.unwrap().result);
-            assert_eq!(kind(&answer), kind(&expected), "round {round}: {step:?}");
-            if let Reply::Acquired(Acquisition::Granted(grant)) = answer {
-                let before = last.insert(step.claim().key.clone(), grant.token);
+            assert_eq!(kind(&answer), kind(&expected), "round {round}: {operation:?}");
+            if let Outcome::Acquired(Acquisition::Granted(grant)) = answer {
+                let before = last.insert(operation.claim().key.clone(), grant.token);
                 assert!(before.is_none_or(|before| before < grant.token), "round {round}");
             }
         }
@@ -89,12 +91,8 @@ async fn random_batches_through_two_drivers_are_answered_as_in_memory() {
     }
 }
 
-async fn alone(driver: &SqliteDriver, step: Step) -> Reply {
-    driver.carry(&[step]).await.unwrap().remove(0).unwrap().result
-}
-
-fn acquire(claim: &Arc<Claim>) -> Step {
-    Step::Acquire { claim: claim.clone(), patience: Patience::Try }
+async fn alone(driver: &SqliteDriver, operation: Operation) -> Outcome {
+    submit(driver, &[operation]).await.unwrap().remove(0).unwrap().result
 }
 
 /// A driver knows lists from one transaction to the next; whoever writes beside it ends that.
@@ -105,16 +103,16 @@ async fn what_others_wrote_is_seen_by_the_next_batch() {
     let path = folder.path().join("locks.db");
     let mut other = SqliteConnectOptions::new().filename(path).connect().await.unwrap();
     let (first, second) = (exclusive("a"), exclusive("a"));
-    let Reply::Acquired(Acquisition::Granted(before)) = alone(&driver, acquire(&first)).await
+    let Outcome::Acquired(Acquisition::Granted(before)) = alone(&driver, try_it(&first)).await
     else {
         panic!("the lock is free");
     };
-    assert_eq!(alone(&driver, acquire(&second)).await, Reply::Acquired(Acquisition::Busy));
+    assert_eq!(alone(&driver, try_it(&second)).await, Outcome::Acquired(Acquisition::Busy));
     other.execute("DELETE FROM lockkit_claims").await.unwrap();
     other.execute("UPDATE lockkit_meta SET token = token + 1000").await.unwrap();
-    let gone = alone(&driver, Step::Release { claim: first.clone() }).await;
-    assert_eq!(gone, Reply::Released(Released::NoSuchLock));
-    let Reply::Acquired(Acquisition::Granted(after)) = alone(&driver, acquire(&second)).await
+    let gone = alone(&driver, release(&first)).await;
+    assert_eq!(gone, Outcome::Released(Released::NoSuchLock));
+    let Outcome::Acquired(Acquisition::Granted(after)) = alone(&driver, try_it(&second)).await
     else {
         panic!("the lock is free again");
     };
@@ -129,8 +127,8 @@ async fn what_fails_in_a_batch_fails_alone() {
     let detached = Arc::new(Claim::clone(&exclusive("b")).with_lifetime(Lifetime::Detached));
     let claims =
         [exclusive("a"), permits("s", 1, 4), permits("t", 5, 4), detached, permits("s", 1, 3)];
-    let flight: Vec<_> = claims.iter().map(acquire).collect();
-    let answers = driver.carry(&flight).await.unwrap();
+    let batch: Vec<_> = claims.iter().map(try_it).collect();
+    let answers = submit(&driver, &batch).await.unwrap();
     let granted: Vec<_> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(granted, [true, false, false, true, true], "{answers:?}");
     assert!(matches!(answers[1], Err(Error::LimitMismatch { in_use: 3, asked: 4, .. })));
@@ -147,14 +145,14 @@ async fn a_hand_over_within_a_batch_wakes_the_next() {
         let (holder, waiter) = (exclusive(&i.to_string()), exclusive(&i.to_string()));
         take(&driver, &holder).await;
         queue(&driver, &waiter).await;
-        holders.push(Step::Release { claim: holder });
+        holders.push(release(&holder));
         let driver = driver.clone();
         waiting.spawn(async move { driver.granted(&waiter).await.unwrap().token });
     }
     tokio::task::yield_now().await;
-    let answers = driver.carry(&holders).await.unwrap();
+    let answers = submit(&driver, &holders).await.unwrap();
     for answer in answers {
-        assert_eq!(answer.unwrap().result, Reply::Released(Released::Removed));
+        assert_eq!(answer.unwrap().result, Outcome::Released(Released::Removed));
     }
     assert_eq!(waiting.join_all().await.len(), 40);
 }

@@ -1,5 +1,7 @@
 //! MariaDB's row locks: what waits for rows that other transactions have locked, and what must not.
 
+mod submitting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use lockkit_core::{
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
+use submitting::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -157,18 +160,11 @@ async fn clients_that_carry_batches_of_the_same_names_never_deadlock() {
                 let claims: Vec<_> = (0..10)
                     .map(|name| claim(&((name + client + round) % 10).to_string()))
                     .collect();
-                let steps = |make: fn(&Arc<Claim>) -> lockkit_core::driver::Step| {
-                    claims.iter().map(make).collect::<Vec<_>>()
-                };
-                let tries = steps(|claim| lockkit_core::driver::Step::Acquire {
-                    claim: claim.clone(),
-                    patience: Patience::Try,
-                });
-                let releases =
-                    steps(|claim| lockkit_core::driver::Step::Release { claim: claim.clone() });
-                for flight in [tries, releases] {
-                    for reply in driver.carry(&flight).await.unwrap() {
-                        reply.unwrap();
+                let tries: Vec<_> = claims.iter().map(try_it).collect();
+                let releases: Vec<_> = claims.iter().map(release).collect();
+                for batch in [tries, releases] {
+                    for outcome in submit(&driver, &batch).await.unwrap() {
+                        outcome.unwrap();
                     }
                 }
             }

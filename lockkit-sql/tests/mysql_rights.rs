@@ -2,13 +2,14 @@
 //! by itself, from a program that starts and from one that holds locks: an operation that needs it fails
 //! with its name, and leaves nothing half done.
 
+mod submitting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{
-    Acquisition, Anchored, BreakMode, LockDriver, Patience, Released, Renewal, Reply, SetLimit,
-    Step,
+    Acquisition, Anchored, BreakMode, LockDriver, Patience, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{
@@ -18,6 +19,7 @@ use lockkit_core::{
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, MySqlPool, Row};
+use submitting::*;
 
 const LONG: Duration = Duration::from_secs(300);
 /// Each with operations that cannot do without it.
@@ -183,23 +185,20 @@ fn of_lines<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
         Ok(())
     };
     all.push(("queue", Box::pin(queue)));
-    let flight = async move {
-        let patience = Patience::Try;
-        let take = |claim: &Arc<Claim>| Step::Acquire { claim: claim.clone(), patience };
-        let give = |claim: &Arc<Claim>| Step::Release { claim: claim.clone() };
+    let batch = async move {
         let free = &locks.free;
-        let steps = [give(held(6)), give(held(7)), take(&free[1]), take(&free[3])];
-        for reply in driver.carry(&steps).await? {
+        let operations = [release(held(6)), release(held(7)), try_it(&free[1]), try_it(&free[3])];
+        for reply in submit(driver, &operations).await? {
             let reply = reply?.result;
             let is_done = matches!(
                 reply,
-                Reply::Released(Released::Removed) | Reply::Acquired(Acquisition::Granted(_))
+                Outcome::Released(Released::Removed) | Outcome::Acquired(Acquisition::Granted(_))
             );
             assert!(is_done, "{reply:?}");
         }
         Ok(())
     };
-    all.push(("flight", Box::pin(flight)));
+    all.push(("batch", Box::pin(batch)));
     all
 }
 

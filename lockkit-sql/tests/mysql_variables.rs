@@ -1,12 +1,12 @@
 //! MariaDB's variables that change what a statement means: an administrator may set any of them for the
 //! whole server, and locks must not notice.
 
+mod submitting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, LockDriver, Patience, Renewal, Replies, Reply, Step,
-};
+use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Renewal};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
@@ -15,6 +15,7 @@ use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, MySqlConnection, Row};
+use submitting::*;
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -286,14 +287,14 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
         for round in 0..2 {
             for part in claims.chunks(128) {
                 let huge = claim("huge", 2 * PACKET);
-                let steps = part
-                    .iter()
-                    .chain([&huge])
-                    .map(|claim| Step::Acquire { claim: claim.clone(), patience: Patience::Try });
-                let replies = carried(driver, &steps.collect::<Vec<_>>()).await;
+                let tries = part.iter().chain([&huge]).map(try_it);
+                let replies = submit_all(driver, &tries.collect::<Vec<_>>()).await;
                 for reply in &replies[..part.len()] {
                     let reply = &reply.as_ref().unwrap().result;
-                    assert!(matches!(reply, Reply::Acquired(Acquisition::Granted(_))), "{reply:?}");
+                    assert!(
+                        matches!(reply, Outcome::Acquired(Acquisition::Granted(_))),
+                        "{reply:?}"
+                    );
                 }
                 refused(replies[part.len()].as_ref().map(drop));
             }
@@ -302,8 +303,8 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
                 assert!(matches!(renewal, Renewal::Holds(_)), "{which}, {round}: {renewal:?}");
             }
             for part in claims.chunks(128) {
-                let steps = part.iter().map(|claim| Step::Release { claim: claim.clone() });
-                for reply in carried(driver, &steps.collect::<Vec<_>>()).await {
+                let releases = part.iter().map(release);
+                for reply in submit_all(driver, &releases.collect::<Vec<_>>()).await {
                     reply.unwrap();
                 }
             }
@@ -314,17 +315,6 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
         let left = "SELECT COUNT(*) FROM packet_line";
         assert_eq!(scene.number(left).await, 0, "{which}: all are free again");
     }
-}
-
-/// Carries a batch, and then by itself each step that was left out of it, as core does.
-async fn carried(driver: &dyn LockDriver, steps: &[Step]) -> Replies {
-    let mut replies = driver.carry(steps).await.unwrap();
-    for (step, reply) in steps.iter().zip(&mut replies) {
-        if let Ok(Attempted { result: Reply::SendAlone, .. }) = reply {
-            *reply = driver.carry(std::slice::from_ref(step)).await.unwrap().remove(0);
-        }
-    }
-    replies
 }
 
 /// It stays so, and says what is to be set.

@@ -1,14 +1,15 @@
 //! PostgreSQL: the rights that the documentation names suffice, and each that is withdrawn makes what
 //! needs it fail, whole, with an error that names the right; before a hold and during one.
 
+mod submitting;
+
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, BreakMode, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Step,
-    Write,
+    Acquisition, BreakMode, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Write,
 };
 use lockkit_core::state::{ListRequest, RegisterRequest};
 use lockkit_core::{
@@ -17,6 +18,7 @@ use lockkit_core::{
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use submitting::*;
 
 const LONG: Duration = Duration::from_secs(300);
 const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "counters"];
@@ -146,11 +148,11 @@ impl Scene {
                 ),
             ),
             (
-                "a flight",
+                "a batch",
                 Box::pin(async move {
-                    let step = |name| Step::Acquire { claim: new(name), patience: Patience::Wait };
-                    let steps = [step("one"), step("two"), step("held")];
-                    driver.carry(&steps).await?.into_iter().try_for_each(|reply| reply.map(drop))
+                    let operations = ["one", "two", "held"].map(|name| wait(&new(name)));
+                    let outcomes = submit(driver, &operations).await?;
+                    outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
                 }),
             ),
             (

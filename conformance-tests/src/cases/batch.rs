@@ -120,7 +120,7 @@ pub async fn batch_04_releases_of_one_batch_wake_every_next(context: CaseContext
 
 pub async fn batch_05_a_batch_of_the_declared_size_is_accepted(context: CaseContext) {
     let driver = context.driver().await;
-    let size = context.capabilities().flights.steps.clamp(20, 500);
+    let size = context.capabilities().batches.operations.clamp(20, 500);
     let names: Vec<_> = (0..size).map(|i| format!("{i:03}{}", "long".repeat(20))).collect();
     let mut before = vec![0; size];
     for _ in 0..2 {
@@ -142,7 +142,7 @@ pub async fn batch_06_acquires_of_one_name_keep_their_order(context: CaseContext
     let claims: Vec<_> = (0..5).map(|_| context.exclusive("a")).collect();
     let waits: Vec<_> = claims.iter().map(|claim| acquire(claim, Patience::Wait)).collect();
     // One batch where it may have several acquires of a key, several where it may not.
-    match context.capabilities().flights.same_key {
+    match context.capabilities().batches.same_key {
         true => drop(acquired(&driver, &waits).await),
         false => {
             for wait in &waits {
@@ -159,7 +159,7 @@ pub async fn batch_06_acquires_of_one_name_keep_their_order(context: CaseContext
     }
 }
 
-pub async fn batch_07_a_refused_operation_has_no_ambiguous_attempt(bench: Bench) {
+pub async fn batch_07_a_refused_operation_has_no_ambiguous_attempt(bench: CaseContext) {
     let driver = bench.driver().await;
     driver.grant(&bench.permits("s", 1, 3)).await;
     let [other, fits] = [bench.permits("s", 1, 4), bench.permits("t", 1, 3)];

@@ -302,7 +302,7 @@ async fn a_failed_tls_connection_says_what_to_do() {
     let stage = Stage::new();
     let server = Server::start(Kind::Redis).await.unwrap();
     let (open, closed) =
-        (server.addr(), Tls::begin(&server, Clients::WithCertificate).await.unwrap());
+        (server.addr(), Tls::begin(server.addr(), Clients::WithCertificate).await.unwrap());
     let (authority, stranger) = (closed.authority(), closed.stranger());
     let tls = closed.addr();
     let (cert, key) = closed.client();

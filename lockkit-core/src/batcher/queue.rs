@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{NotSubmitted, SubmitResult};
-use crate::capabilities::Flights;
+use crate::capabilities::BatchLimits;
 use crate::clock::Moment;
 use crate::driver::{Acquire, Acquisition, ClaimId, Patience};
 use crate::{Claim, Key};
@@ -177,7 +177,7 @@ impl<T> Queue<T> {
 
 /// What a batch has room for.
 pub(super) struct Room {
-    limits: Flights,
+    limits: BatchLimits,
     operations: usize,
     bytes: usize,
     /// Each claim has one operation in a batch.
@@ -193,14 +193,14 @@ enum Fits {
 }
 
 impl Room {
-    pub(super) fn new(limits: Flights) -> Self {
+    pub(super) fn new(limits: BatchLimits) -> Self {
         Self { limits, operations: 0, bytes: 0, claims: HashSet::new() }
     }
 
     /// Takes the room for an operation of this claim, where there is some.
     fn fits(&mut self, claim: &Claim) -> Fits {
         let bytes = self.bytes.saturating_add(claim.weight());
-        let is_full = self.operations >= self.limits.steps;
+        let is_full = self.operations >= self.limits.operations;
         if is_full || (bytes > self.limits.bytes && self.operations > 0) {
             return Fits::No;
         }

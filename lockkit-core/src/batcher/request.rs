@@ -205,7 +205,7 @@ impl Batcher {
             yield_now().await;
             let pending = self.state().pending();
             nothing_new = if pending == before { nothing_new + 1 } else { 0 };
-            if pending == 0 || pending >= self.0.limits.steps || nothing_new == 2 {
+            if pending == 0 || pending >= self.0.limits.operations || nothing_new == 2 {
                 return;
             }
             before = pending;

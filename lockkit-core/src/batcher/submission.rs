@@ -43,7 +43,7 @@ impl<T: Operation> Submission<T> {
     /// [`withdraw`](Self::withdraw) says whether it was submitted.
     pub(crate) async fn outcome(&mut self) -> SubmitResult<T> {
         let batcher = self.batcher.clone();
-        if batcher.0.limits.steps <= 1 {
+        if batcher.0.limits.operations <= 1 {
             return self.by_itself(&batcher).await;
         }
         if self.queued.is_none() {

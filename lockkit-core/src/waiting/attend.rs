@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Waiter, Waiters};
-use crate::clock::{Clock, Moment, SteadyClock, sleep_until};
+use crate::clock::{Clock, SteadyClock, sleep_until};
 use crate::concurrency::locked;
-use crate::driver::{Grant, LeaseStart, Renewal, backoff};
+use crate::driver::{Renewal, backoff};
 use crate::{Claim, Error};
 
 /// The first in line is asked about so often, where nobody tells it.
@@ -40,8 +40,8 @@ pub trait Attendant: Send + Sync + 'static {
     /// Answers each in the order given, as [`renew`](crate::driver::LockDriver::renew) does, and
     /// says after how long the lease ends on which a waiting one depends.
     ///
-    /// A grant counts from the moment of this call, unless the answer names another
-    /// [start](crate::driver::Grant::start).
+    /// Core did not send this request: where it renewed, a grant counts from its sending
+    /// ([`Renewal::counted_from`]); where it only read, from the last request of core that was answered.
     fn ask(
         &self,
         claims: &[Arc<Claim>],
@@ -113,26 +113,13 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
         due.iter().for_each(|waiter| locked(&waiter.note).at_once = false);
         let begun = tokio::time::Instant::now();
         let claims: Vec<_> = due.iter().map(|waiter| waiter.claim.clone()).collect();
-        let sent = SteadyClock.now();
         for (waiter, answer) in due.iter().zip(attendant.ask(&claims).await) {
-            waiting
-                .asked(waiter, answer.map(|(renewal, lease)| (counted_from(sent, renewal), lease)));
+            waiting.asked(waiter, answer);
         }
         if due.len() >= MANY && !waiting.is_told() {
             drop(attendant);
             tokio::time::sleep(begun.elapsed() * REST).await;
         }
-    }
-}
-
-/// Core did not send this request: what it grants counts from its sending, unless the driver named
-/// another moment.
-pub(super) fn counted_from(sent: Moment, renewal: Renewal) -> Renewal {
-    match renewal {
-        Renewal::Holds(grant) if grant.start == LeaseStart::LastAnswered => {
-            Renewal::Holds(Grant { start: LeaseStart::Sent(sent), ..grant })
-        }
-        other => other,
     }
 }
 

@@ -108,7 +108,7 @@ fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
 }
 
 #[test]
-fn a_grant_of_the_poller_counts_from_the_request_unless_the_driver_names_its_start() {
+fn a_grant_counts_from_the_request_that_renewed_unless_the_driver_names_its_start() {
     let sent = Moment::from_nanos(7);
     let grant = |start| Grant {
         token: Token::new(1).unwrap(),
@@ -116,7 +116,7 @@ fn a_grant_of_the_poller_counts_from_the_request_unless_the_driver_names_its_sta
         start,
         margin: Duration::ZERO,
     };
-    let start = |of| match attend::counted_from(sent, Renewal::Holds(grant(of))) {
+    let start = |of| match Renewal::Holds(grant(of)).counted_from(sent) {
         Renewal::Holds(grant) => grant.start,
         other => panic!("{other:?}"),
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, Batcher, Flights, LockDriver, Patience,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchLimits, Batcher, LockDriver, Patience,
     Released,
 };
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
@@ -35,7 +35,7 @@ fn granted(result: &Result<Attempted<Acquisition>, BatchError>) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_operations_of_callers_that_know_nothing_of_each_other_share_a_batch() {
-    let driver = Moody::batching(Flights::of(64, 1));
+    let driver = Moody::batching(BatchLimits::of(64, 1));
     let batcher = Batcher::new(Arc::new(driver.clone()));
     let latest = driver.clock().now().after(SECOND);
     let mut callers = tokio::task::JoinSet::new();
@@ -53,7 +53,7 @@ async fn the_operations_of_callers_that_know_nothing_of_each_other_share_a_batch
 
 #[tokio::test(start_paused = true)]
 async fn several_operations_of_one_caller_are_answered_in_their_order() {
-    let driver = Moody::batching(Flights::of(64, 1));
+    let driver = Moody::batching(BatchLimits::of(64, 1));
     let batcher = Batcher::new(Arc::new(driver.clone()));
     let latest = driver.clock().now().after(SECOND);
     let (first, others) = (acquire("first"), [acquire("first"), acquire("second")]);
@@ -68,7 +68,7 @@ async fn several_operations_of_one_caller_are_answered_in_their_order() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_could_not_leave_in_time_never_does() {
-    let driver = Moody::batching(Flights::of(2, 1));
+    let driver = Moody::batching(BatchLimits::of(2, 1));
     let batcher = Batcher::new(Arc::new(driver.clone()));
     let now = driver.clock().now();
     // Two that share a batch, so that it is in a task of its own; its answer takes long.
@@ -87,7 +87,7 @@ async fn an_operation_that_could_not_leave_in_time_never_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_before_its_operation_was_sent_leaves_nothing() {
-    let driver = Moody::batching(Flights::of(2, 1));
+    let driver = Moody::batching(BatchLimits::of(2, 1));
     let batcher = Batcher::new(Arc::new(driver.clone()));
     let latest = driver.clock().now().after(10 * SECOND);
     driver.next("batch", Mood::Late(500 * MS));

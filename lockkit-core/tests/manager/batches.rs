@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::Flights;
+use lockkit_core::driver::BatchLimits;
 use lockkit_core::{Error, LockManager, Settings};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -15,7 +15,7 @@ use crate::{MS, SECOND, begin, claims, manager_of, settle};
 
 /// At most this many operations, one batch at a time.
 fn batching(steps: usize) -> (Moody, LockManager) {
-    let driver = Moody::batching(Flights::of(steps, 1));
+    let driver = Moody::batching(BatchLimits::of(steps, 1));
     let locks = manager_of(&driver);
     (driver, locks)
 }
@@ -98,7 +98,7 @@ async fn a_batch_is_sent_again_when_the_tasks_that_come_back_late_are_there_too(
 
 #[tokio::test(start_paused = true)]
 async fn what_comes_while_a_batch_is_in_flight_leaves_at_once_where_there_is_room() {
-    let driver = Moody::batching(Flights::of(64, 2));
+    let driver = Moody::batching(BatchLimits::of(64, 2));
     let locks = manager_of(&driver);
     driver.always("batch", Mood::Late(MS));
     let mut tasks = Vec::new();
@@ -118,7 +118,7 @@ async fn what_comes_while_a_batch_is_in_flight_leaves_at_once_where_there_is_roo
 /// A program that blocks a thread of its runtime costs what runs there, and nobody else.
 #[tokio::test]
 async fn a_thread_that_is_blocked_between_two_batches_holds_up_no_other() {
-    let driver = Moody::batching(Flights::of(64, 2));
+    let driver = Moody::batching(BatchLimits::of(64, 2));
     driver.always("batch", Mood::Late(10 * MS));
     let locks = manager_of(&driver);
     let (blocked, is_blocked) = tokio::sync::oneshot::channel();
@@ -151,7 +151,7 @@ async fn a_thread_that_is_blocked_between_two_batches_holds_up_no_other() {
 #[tokio::test(start_paused = true)]
 async fn of_two_batches_that_are_answered_together_one_is_sent_again_before_the_tasks_of_the_other_are_told()
  {
-    let driver = Moody::batching(Flights::of(2, 2));
+    let driver = Moody::batching(BatchLimits::of(2, 2));
     let locks = manager_of(&driver);
     driver.always("batch", Mood::Late(MS));
     let mut tasks = JoinSet::new();
@@ -247,7 +247,7 @@ async fn a_batch_has_each_key_once_where_the_backend_asks_for_that() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_weighs_no_more_than_the_backend_takes() {
-    let mut flights = Flights::of(64, 1);
+    let mut flights = BatchLimits::of(64, 1);
     flights.bytes = 4000;
     let driver = Moody::batching(flights);
     let locks = manager_of(&driver);
@@ -359,7 +359,7 @@ async fn a_future_that_is_not_polled_holds_up_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn one_operation_that_the_backend_refuses_fails_alone() {
-    let driver = Moody::batching(Flights::of(64, 1)).refusing("poison");
+    let driver = Moody::batching(BatchLimits::of(64, 1)).refusing("poison");
     let locks = manager_of(&driver);
     let mut names: Vec<_> = numbered("a", 0, 40).collect();
     names.insert(17, "poison".to_owned());
@@ -436,7 +436,7 @@ fn batches_go_on_when_their_runtime_ends() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     };
     let (ends, stays) = (runtime(), runtime());
-    let driver = Moody::batching(Flights::of(64, 1));
+    let driver = Moody::batching(BatchLimits::of(64, 1));
     let locks = LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap();
     driver.next("batch", Mood::Silent);
     ends.block_on(async {

@@ -1,7 +1,7 @@
 //! Many operations of one key: what they cost the other keys of the same process.
 
 use lockkit_core::LockManager;
-use lockkit_core::driver::Flights;
+use lockkit_core::driver::BatchLimits;
 use tokio::task::JoinSet;
 
 use crate::moody::{Mood, Moody, Sent};
@@ -9,7 +9,7 @@ use crate::{MS, manager_of, settle};
 
 /// One batch at a time, of 64 operations.
 fn one_batch_at_a_time(same_key: bool) -> (Moody, LockManager) {
-    let mut flights = Flights::of(64, 1);
+    let mut flights = BatchLimits::of(64, 1);
     flights.same_key = same_key;
     let driver = Moody::batching(flights);
     let locks = manager_of(&driver);

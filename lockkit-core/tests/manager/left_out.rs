@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquire, Batch, BatchOutcome, Batcher, Flights, LockDriver, Patience, Released,
+    Acquire, Batch, BatchLimits, BatchOutcome, Batcher, LockDriver, Patience, Released,
 };
 use lockkit_core::{
     Claim, ClientIdentity, Error, Guard, Key, LockManager, Mode, Name, Namespace, Space,
@@ -18,7 +18,7 @@ use crate::{MS, SECOND, claims, manager_of, settle};
 
 /// One batch at a time, of a driver that may wait for what another client has locked.
 fn waiting_driver() -> Moody {
-    let mut flights = Flights::of(64, 1);
+    let mut flights = BatchLimits::of(64, 1);
     (flights.same_key, flights.waits) = (true, true);
     Moody::batching(flights)
 }

@@ -80,9 +80,9 @@ impl Moody {
     }
 
     /// The same, and takes batches of several operations, by the verb `batch`.
-    pub(crate) fn batching(flights: Flights) -> Self {
+    pub(crate) fn batching(batches: BatchLimits) -> Self {
         let mut driver = Self::new(MemoryDriver::new());
-        driver.capabilities.flights = flights;
+        driver.capabilities.batches = batches;
         driver
     }
 
@@ -307,7 +307,7 @@ impl LockDriver for Moody {
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let verb = match (batch.releases, batch.acquires) {
-            _ if self.capabilities.flights.steps > 1 => "batch",
+            _ if self.capabilities.batches.operations > 1 => "batch",
             ([_], []) => "release",
             _ => "acquire",
         };

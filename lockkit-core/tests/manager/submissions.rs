@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquire, Batch, BatchError, Batcher, Flights, LockDriver, Patience};
+use lockkit_core::driver::{
+    Acquire, Batch, BatchError, BatchLimits, Batcher, LockDriver, Patience,
+};
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, MemoryDriver, Mode, Name, Namespace, Settings,
     Space,
@@ -21,7 +23,7 @@ use crate::{MS, SECOND, begin, claims, manager_of, settle};
 
 /// At most this many batches at a time, of up to 64 operations.
 fn batching(at_once: usize) -> Moody {
-    Moody::batching(Flights::of(64, at_once))
+    Moody::batching(BatchLimits::of(64, at_once))
 }
 
 fn acquire(name: &str) -> Acquire {
@@ -83,7 +85,7 @@ async fn operations_of_one_call_fill_every_batch() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_waiters_of_one_name_are_served_in_their_order() {
     for same_key in [false, true] {
-        let mut flights = Flights::of(64, 4);
+        let mut flights = BatchLimits::of(64, 4);
         flights.same_key = same_key;
         let driver = Moody::batching(flights);
         driver.always("batch", Mood::Late(MS));
@@ -286,7 +288,7 @@ fn mood() -> impl Strategy<Value = Option<Mood>> {
 }
 
 async fn after_drops(at_once: usize, same_key: bool, moods: Vec<Option<Mood>>, script: Vec<Drops>) {
-    let mut flights = Flights::of(4, at_once);
+    let mut flights = BatchLimits::of(4, at_once);
     flights.same_key = same_key;
     let driver = Moody::batching(flights);
     let locks = manager_of(&driver);

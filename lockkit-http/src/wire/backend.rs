@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lockkit_core::capabilities::{
-    self, Fault, Flights, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp,
+    self, BatchLimits, Fault, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp,
 };
 use lockkit_core::driver::locked;
 use lockkit_core::state::{self, Severity};
@@ -154,8 +154,8 @@ impl Capabilities {
             shared_between_processes: c.shared_between_processes,
             registers: c.registers,
             namespaces: c.namespaces,
-            steps: c.flights.steps,
-            same_key: c.flights.same_key,
+            steps: c.batches.operations,
+            same_key: c.batches.same_key,
             faults: Fault::ALL.iter().map(|fault| (*fault, c.keeps(*fault))).collect(),
         }
     }
@@ -186,8 +186,8 @@ impl Capabilities {
         c.shared_between_processes = true;
         c.registers = self.registers;
         c.namespaces = self.namespaces;
-        c.flights = Flights::of(self.steps.max(1), 8);
-        c.flights.same_key = self.same_key;
+        c.batches = BatchLimits::of(self.steps.max(1), 8);
+        c.batches.same_key = self.same_key;
         let mut faults = self.faults.clone();
         if self.lease_clock == LeaseClock::Machine {
             let clocks = [Fault::ClientMachinePaused, Fault::ServerClockSlewedMore];

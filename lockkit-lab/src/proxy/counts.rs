@@ -18,7 +18,7 @@ pub struct Counts {
     pub pushes: u64,
     /// Keep-alives, flow control and the like, both ways.
     pub chatter: u64,
-    /// Flights of requests: what a client sends on one connection before any
+    /// BatchLimits of requests: what a client sends on one connection before any
     /// answer to it comes back is one.
     pub round_trips: u64,
     /// Bytes that clients sent.

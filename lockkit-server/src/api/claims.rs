@@ -111,7 +111,7 @@ pub(crate) async fn batch(
     Body(request): Body<wire::BatchBody>,
 ) -> Result<wire::BatchOutcome> {
     let received = service.driver().clock().now();
-    let most = service.driver().capabilities().flights.steps.max(1);
+    let most = service.driver().capabilities().batches.operations.max(1);
     if request.releases.len() + request.acquires.len() > most {
         let message = format!("a batch has {most} operations at most here: send several");
         return Err(Error::Config(message).into());

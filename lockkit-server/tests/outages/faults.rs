@@ -264,7 +264,7 @@ async fn a_server_that_stops_answers_who_waits_and_releases_nothing() {
     let driver = SqliteDriver::connect(&backend).await.unwrap();
     let service = Service::new(Arc::new(driver)).unwrap();
     let listener = "127.0.0.1:0".parse::<Listen>().unwrap().open().await.unwrap();
-    let url = listener.place().unwrap().to_string();
+    let url = listener.address().unwrap().to_string();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async move { drop(stopped.await) };
     let server = tokio::spawn(lockkit_server::serve(listener, service, stopped));

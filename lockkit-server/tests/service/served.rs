@@ -35,7 +35,7 @@ impl Served {
         if let Some(tls) = tls {
             listener = listener.with_tls(tls);
         }
-        let Listen::Tcp(address) = listener.place().unwrap() else { unreachable!() };
+        let Listen::Tcp(address) = listener.address().unwrap() else { unreachable!() };
         let (stop, stopped) = oneshot::channel();
         let stopped = async { drop(stopped.await) };
         let ended = tokio::spawn(lockkit_server::serve(listener, service.clone(), stopped));

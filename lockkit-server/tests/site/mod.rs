@@ -45,7 +45,7 @@ async fn serve(driver: Arc<dyn LockDriver>) -> Result<String, Error> {
     let service = Service::new(driver)?;
     let io = |e| Error::permanent("lab", e);
     let listener = "127.0.0.1:0".parse::<Listen>()?.open().await.map_err(io)?;
-    let place = listener.place().map_err(io)?.to_string();
+    let place = listener.address().map_err(io)?.to_string();
     tokio::spawn(lockkit_server::serve(listener, service, std::future::pending()));
     Ok(place.trim_start_matches("http://").to_owned())
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::Flights;
+use lockkit_core::driver::BatchLimits;
 use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
@@ -109,7 +109,7 @@ impl Dialect for MySql {
     const TABLES_ARE: &'static str = "what the names of lockkit's tables begin with";
     const TABLES: &'static str = "lockkit_";
     const CAPABILITIES: Capabilities = {
-        let mut c = capabilities(BACKEND, Flights::of(128, 4));
+        let mut c = capabilities(BACKEND, BatchLimits::of(128, 4));
         c.granularity = Duration::from_micros(1);
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c

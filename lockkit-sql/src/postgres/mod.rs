@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::{Flights, locked};
+use lockkit_core::driver::{BatchLimits, locked};
 use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error, Result};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -75,7 +75,7 @@ impl Dialect for Postgres {
     const TABLES_ARE: &'static str = "the schema for lockkit's tables";
     const TABLES: &'static str = "lockkit";
     const CAPABILITIES: Capabilities = {
-        let mut c = capabilities(BACKEND, Flights::of(64, 2));
+        let mut c = capabilities(BACKEND, BatchLimits::of(64, 2));
         c.wake_up = WakeUp::Push;
         c
     };

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee, TokenSource};
-use lockkit_core::driver::{ClaimId, Flights, KnownBases, Writes};
+use lockkit_core::driver::{BatchLimits, ClaimId, KnownBases, Writes};
 use lockkit_core::{Capabilities, Error, Result};
 use sqlx::Pool;
 use tokio::sync::Notify;
@@ -158,7 +158,7 @@ impl<D: Dialect> ServerDriver<D> {
         }
         let most = connections.most();
         let others = most.saturating_sub(1).max(1);
-        capabilities.flights.at_once = capabilities.flights.at_once.min(others);
+        capabilities.batches.at_once = capabilities.batches.at_once.min(others);
         let inner = SqlServerInner {
             dialect: Self::dialect(&options)?,
             connections,
@@ -238,7 +238,7 @@ impl<D: Dialect> SqlServerInner<D> {
 }
 
 /// What every server can do.
-pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Capabilities {
+pub(crate) const fn capabilities(backend: &'static str, batches: BatchLimits) -> Capabilities {
     let mut c = Capabilities::of(backend);
     c.min_ttl = Duration::from_millis(50);
     c.token_source = TokenSource::ClockCounter;
@@ -248,9 +248,9 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
     c.registers = true;
     c.namespaces = true;
     c.resize = true;
-    c.flights = flights;
-    c.flights.same_key = true;
-    c.flights.waits = true;
+    c.batches = batches;
+    c.batches.same_key = true;
+    c.batches.waits = true;
     c.faults = FAULTS;
     c
 }

@@ -84,7 +84,7 @@ impl<D: Dialect> CommandConnections for DriverConnections<D> {
 }
 
 impl<D: Dialect> SqlServerInner<D> {
-    /// Polls, which locks nothing, and renews in the queues in which a claim ahead has ended.
+    /// Polls, which locks and renews nothing, and renews in the queues in which a claim ahead has ended.
     async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
         let (mut answers, _) = self.claim_states(StatementId::Poll, claims).await?;
         let is_stuck = |(state, lease): &PolledState| {
@@ -95,16 +95,6 @@ impl<D: Dialect> SqlServerInner<D> {
             let claims: Vec<_> = stuck.iter().map(|at| claims[*at].clone()).collect();
             let moved = self.renew_waiting(&claims).await?;
             stuck.into_iter().zip(moved).for_each(|(at, answer)| answers[at] = answer);
-        }
-        for (claim, answer) in claims.iter().zip(&mut answers) {
-            // A poll renews nothing: what it finds counts from the last renewal, not from the poll, as
-            // the poller would have it.
-            if let (Renewal::Holds(grant @ Grant { start: LeaseStart::LastAnswered, .. }), _) =
-                answer
-            {
-                self.waiters.claims.holds(&claim.id, *grant);
-                *answer = (Renewal::Waits { ahead: 0 }, None);
-            }
         }
         Ok(answers)
     }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::driver::{Flights, KnownBases, split_query};
+use lockkit_core::driver::{BatchLimits, KnownBases, split_query};
 use lockkit_core::{Capabilities, Error, Result};
 use sqlx::sqlite::SqlitePool;
 
@@ -53,8 +53,8 @@ const CAPABILITIES: Capabilities = {
     c.resize = true;
     c.lease_clock = LeaseClock::Machine;
     c.round_trips = None;
-    c.flights = Flights::of(64, 4);
-    c.flights.same_key = true;
+    c.batches = BatchLimits::of(64, 4);
+    c.batches.same_key = true;
     c.faults = &[
         (Fault::ConnectionCut, Guarantee::Impossible),
         (Fault::Partition, Guarantee::Impossible),

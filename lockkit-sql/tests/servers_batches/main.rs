@@ -1,20 +1,20 @@
-//! Flights on database servers. The suite has what any driver shows; here is what is particular: steps
-//! that a few statements take all at once, beside those that go one by one; rows that somebody else has
-//! locked.
+//! Batches on database servers. The suite has what any driver shows; here is what is particular:
+//! operations that a few statements take all at once, beside those that go one by one; rows that another
+//! client has locked.
 
 #[macro_use]
 mod either;
 mod rows;
 mod scene;
+#[path = "../submitting/mod.rs"]
+mod submitting;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{
-    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
-};
+use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Released, Renewal};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
@@ -24,6 +24,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use scene::{LONG, Scene};
+use submitting::*;
 
 on_either_server! {
     names_that_are_free_and_names_that_are_not_travel_in_one_round_trip,
@@ -50,37 +51,12 @@ fn claim(name: &str) -> Arc<Claim> {
     claim_of(name, Mode::Exclusive, None)
 }
 
-fn try_it(claim: &Arc<Claim>) -> Step {
-    Step::Acquire { claim: claim.clone(), patience: Patience::Try }
-}
-
-fn wait(claim: &Arc<Claim>) -> Step {
-    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
-}
-
-fn release(claim: &Arc<Claim>) -> Step {
-    Step::Release { claim: claim.clone() }
-}
-
-fn token(reply: &Reply) -> i64 {
+fn token(reply: &Outcome) -> i64 {
     match reply {
-        Reply::Acquired(Acquisition::Granted(grant)) => grant.token.as_i64(),
+        Outcome::Acquired(Acquisition::Granted(grant)) => grant.token.as_i64(),
         other => panic!("it is free, and yet: {other:?}"),
     }
 }
-
-/// Carries a flight, and then by itself each step that was left out of it, as core does.
-async fn carried(driver: &Arc<dyn LockDriver>, steps: &[Step]) -> Replies {
-    let mut replies = driver.carry(steps).await.unwrap();
-    for (step, reply) in steps.iter().zip(&mut replies) {
-        if let Ok(Attempted { result: Reply::SendAlone, .. }) = reply {
-            *reply = driver.carry(std::slice::from_ref(step)).await.unwrap().remove(0);
-        }
-    }
-    replies
-}
-
-const REMOVED: Reply = Reply::Released(Released::Removed);
 
 async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip(scene: Scene) {
     scene.warm().await;
@@ -95,10 +71,10 @@ async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip(sce
         if round == 3 {
             assert_eq!(admin.run(scene.words.take_the_sevens).await, 4);
         }
-        let replies = scene.carried(&claims.iter().map(try_it).collect::<Vec<_>>()).await;
+        let replies = scene.submitted(&claims.iter().map(try_it).collect::<Vec<_>>()).await;
         for (at, reply) in replies.iter().enumerate() {
             if round == 3 && names[at].contains('7') {
-                assert_eq!(*reply, Reply::Acquired(Acquisition::Busy), "round {round}, {at}");
+                assert_eq!(*reply, Outcome::Acquired(Acquisition::Busy), "round {round}, {at}");
                 continue;
             }
             let token = token(reply);
@@ -110,7 +86,7 @@ async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip(sce
             assert_eq!(state.line[0].note.as_deref(), note.as_deref());
         }
         if round < 3 {
-            let replies = scene.carried(&claims.iter().map(release).collect::<Vec<_>>()).await;
+            let replies = scene.submitted(&claims.iter().map(release).collect::<Vec<_>>()).await;
             assert!(replies.iter().all(|reply| *reply == REMOVED), "round {round}: {replies:?}");
         }
     }
@@ -121,10 +97,10 @@ async fn a_lock_that_is_given_back_in_a_batch_may_be_taken_in_it(scene: Scene) {
     let mut last = 0;
     let mut holder = claim("a");
     let beside = claim("b");
-    scene.carried(&[try_it(&holder), try_it(&beside)]).await;
+    scene.submitted(&[try_it(&holder), try_it(&beside)]).await;
     for _ in 0..3 {
         let next = claim("a");
-        let replies = scene.carried(&[release(&holder), try_it(&next)]).await;
+        let replies = scene.submitted(&[release(&holder), try_it(&next)]).await;
         assert_eq!(replies[0], REMOVED);
         assert!(token(&replies[1]) > last);
         (last, holder) = (token(&replies[1]), next);
@@ -132,10 +108,10 @@ async fn a_lock_that_is_given_back_in_a_batch_may_be_taken_in_it(scene: Scene) {
     // Several of one lock keep their order.
     let line = [claim("a"), claim("a"), claim("a")];
     let waits: Vec<_> = [release(&holder)].into_iter().chain(line.iter().map(wait)).collect();
-    let replies = scene.carried(&waits).await;
+    let replies = scene.submitted(&waits).await;
     assert!(token(&replies[1]) > last);
-    assert_eq!(replies[2], Reply::Acquired(Acquisition::Queued { ahead: 1 }));
-    assert_eq!(replies[3], Reply::Acquired(Acquisition::Queued { ahead: 2 }));
+    assert_eq!(replies[2], Outcome::Acquired(Acquisition::Queued { ahead: 1 }));
+    assert_eq!(replies[3], Outcome::Acquired(Acquisition::Queued { ahead: 2 }));
 }
 
 /// The one waits and says that it could not; the others are carried out, and are told soon.
@@ -148,8 +124,8 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone(scene: Scene
         if round == 0 {
             // Known to be free, or new.
             let known: Vec<_> = names[..8].iter().map(make).collect();
-            scene.carried(&known.iter().map(try_it).collect::<Vec<_>>()).await;
-            scene.carried(&known.iter().map(release).collect::<Vec<_>>()).await;
+            scene.submitted(&known.iter().map(try_it).collect::<Vec<_>>()).await;
+            scene.submitted(&known.iter().map(release).collect::<Vec<_>>()).await;
         }
         admin.run(scene.words.begin).await;
         for lock in scene.words.lock_rows {
@@ -158,7 +134,7 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone(scene: Scene
         let claims: Vec<_> = names.iter().map(make).collect();
         let begun = Instant::now();
         let flight = claims.iter().map(try_it).collect::<Vec<_>>();
-        let replies = carried(&scene.driver, &flight).await;
+        let replies = submit_all(&*scene.driver, &flight).await;
         let took = begun.elapsed();
         admin.run("ROLLBACK").await;
         assert!(took < Duration::from_secs(20), "the flight took {took:?}");
@@ -170,10 +146,10 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone(scene: Scene
                 (_, other) => panic!("{name} failed: {other:?}"),
             }
         }
-        let replies = scene.driver.carry(&claims.iter().map(release).collect::<Vec<_>>()).await;
+        let replies = submit(&*scene.driver, &claims.iter().map(release).collect::<Vec<_>>()).await;
         for (name, reply) in names.iter().zip(replies.unwrap()) {
             let expected = match name.as_str() {
-                "4" | "5" => Reply::Released(Released::NoSuchLock),
+                "4" | "5" => Outcome::Released(Released::NoSuchLock),
                 _ => REMOVED,
             };
             assert_eq!(reply.unwrap().result, expected, "{name}");
@@ -201,7 +177,7 @@ async fn a_step_that_waits_for_a_row_for_a_moment_gets_its_lock(scene: Scene) {
     };
     let carry = async {
         loop {
-            let replies = carried(&scene.driver, &steps).await;
+            let replies = submit_all(&*scene.driver, &steps).await;
             // On a busy machine nobody may have seen it wait before it gave up: it comes again.
             let gave_up = replies.iter().any(|reply| matches!(reply, Err(e) if e.is_retryable()));
             if !gave_up || waited.load(Relaxed) {
@@ -220,7 +196,7 @@ async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scen
     scene.warm().await;
     let mut admin = scene.admin().await;
     let claim = claim("warm/1");
-    let replies = scene.driver.carry(&[try_it(&claim)]).await.unwrap();
+    let replies = submit(&*scene.driver, &[try_it(&claim)]).await.unwrap();
     token(&replies[0].as_ref().unwrap().result);
     admin.run(scene.words.begin).await;
     admin.run(scene.words.touch).await;
@@ -229,7 +205,7 @@ async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scen
         admin.run("COMMIT").await;
     };
     let steps = [release(&claim)];
-    let (replies, ()) = tokio::join!(scene.driver.carry(&steps), let_go);
+    let (replies, ()) = tokio::join!(submit(&*scene.driver, &steps), let_go);
     for reply in replies.unwrap() {
         assert_eq!(reply.unwrap().result, REMOVED);
     }
@@ -245,12 +221,13 @@ async fn a_step_that_the_table_does_not_take_leaves_no_trace_of_its_batch(scene:
     for names in [["new/1", "new/2", "new/3"], ["warm/1", "warm/2", "new/4"]] {
         let note = Some("x".repeat(70_000));
         let claims = [claim(names[0]), claim_of(names[1], Mode::Exclusive, note), claim(names[2])];
-        let refused = scene.driver.carry(&claims.each_ref().map(try_it)).await;
+        let refused = submit(&*scene.driver, &claims.each_ref().map(try_it)).await;
+        let refused = refused.map_err(Error::from);
         assert!(matches!(refused, Err(Error::Backend { retryable: false, .. })), "{refused:?}");
         assert_eq!(admin.count(scene.words.claims).await, 0);
-        let replies = scene.carried(&[try_it(&claims[0]), try_it(&claims[2])]).await;
+        let replies = scene.submitted(&[try_it(&claims[0]), try_it(&claims[2])]).await;
         replies.iter().for_each(|reply| assert!(token(reply) > 0));
-        scene.carried(&[release(&claims[0]), release(&claims[2])]).await;
+        scene.submitted(&[release(&claims[0]), release(&claims[2])]).await;
     }
 }
 
@@ -270,17 +247,17 @@ async fn two_processes_that_carry_batches_of_the_same_names_never_fail(scene: Sc
                     chosen.swap(i, rng.random_range(0..=i));
                 }
                 let tries: Vec<_> = chosen.iter().map(try_it).collect();
-                let replies = carried(&driver, &tries).await;
+                let replies = submit_all(&*driver, &tries).await;
                 let mut held = Vec::new();
                 for (claim, reply) in chosen.iter().zip(replies) {
                     match reply.unwrap().result {
-                        Reply::Acquired(Acquisition::Granted(_)) => held.push(release(claim)),
-                        Reply::Acquired(Acquisition::Busy) => {}
+                        Outcome::Acquired(Acquisition::Granted(_)) => held.push(release(claim)),
+                        Outcome::Acquired(Acquisition::Busy) => {}
                         other => panic!("{other:?}"),
                     }
                 }
                 granted += held.len();
-                for reply in carried(&driver, &held).await {
+                for reply in submit_all(&*driver, &held).await {
                     assert_eq!(reply.unwrap().result, REMOVED);
                 }
             }
@@ -315,14 +292,14 @@ async fn random_batches_answer_as_their_steps_would_one_by_one(scene: Scene) {
             // Some are asked for again.
             let repeated = live.iter().find(|_| rng.random_bool(0.05)).cloned();
             let is_new =
-                |claim: &Arc<Claim>| !steps.iter().any(|s: &Step| s.claim().id == claim.id);
+                |claim: &Arc<Claim>| !steps.iter().any(|it: &Operation| it.claim().id == claim.id);
             let claim = repeated.filter(is_new).unwrap_or_else(|| claim_of(&name, mode, None));
             steps.push(if rng.random_bool(0.5) { wait(&claim) } else { try_it(&claim) });
         }
-        let before = said(&carried(&scene.driver, &steps).await);
+        let before = said(&submit_all(&*scene.driver, &steps).await);
         let mut expected = Vec::new();
         for step in &steps {
-            expected.extend(model.carry(std::slice::from_ref(step)).await.unwrap());
+            expected.extend(submit(&model, std::slice::from_ref(step)).await.unwrap());
         }
         assert_eq!(before, said(&expected), "round {round}: {steps:?}");
         for (step, said) in steps.iter().zip(&before) {
@@ -348,11 +325,13 @@ async fn random_batches_answer_as_their_steps_would_one_by_one(scene: Scene) {
 }
 
 /// Without tokens, which are each backend's own.
-fn said(replies: &Replies) -> Vec<String> {
-    let one = |reply: &Result<Attempted<Reply>, Error>| match reply {
-        Ok(Attempted { result: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
-        Ok(Attempted { result: Reply::Acquired(Acquisition::Busy), .. }) => "busy".into(),
-        Ok(Attempted { result: Reply::Acquired(Acquisition::Queued { ahead }), .. }) => {
+fn said(replies: &Outcomes) -> Vec<String> {
+    let one = |reply: &Result<Attempted<Outcome>, Error>| match reply {
+        Ok(Attempted { result: Outcome::Acquired(Acquisition::Granted(_)), .. }) => {
+            "granted".into()
+        }
+        Ok(Attempted { result: Outcome::Acquired(Acquisition::Busy), .. }) => "busy".into(),
+        Ok(Attempted { result: Outcome::Acquired(Acquisition::Queued { ahead }), .. }) => {
             format!("queued behind {ahead}")
         }
         Ok(Attempted { result: answer, .. }) => format!("{answer:?}"),
@@ -367,9 +346,9 @@ async fn a_lock_and_a_semaphore_of_one_name_travel_together(scene: Scene) {
     for _ in 0..2 {
         let both = [claim("a"), claim_of("a", Mode::Permits { permits: 1, limit: 1 }, None)];
         assert_eq!(both.each_ref().map(|c| c.key.space), [Space::Lock, Space::Semaphore]);
-        let replies = scene.carried(&both.each_ref().map(try_it)).await;
+        let replies = scene.submitted(&both.each_ref().map(try_it)).await;
         replies.iter().for_each(|reply| assert!(token(reply) > 0));
-        let replies = scene.carried(&both.each_ref().map(release)).await;
+        let replies = scene.submitted(&both.each_ref().map(release)).await;
         assert_eq!(replies, [REMOVED, REMOVED]);
     }
     let mut admin = scene.admin().await;
@@ -380,7 +359,7 @@ async fn a_lock_and_a_semaphore_of_one_name_travel_together(scene: Scene) {
 /// whole. PostgreSQL has no such locks.
 async fn a_thousand_free_names_of_a_multi_lock_travel_in_batches(scene: Scene) {
     scene.warm().await;
-    let flights = 1_000_u64.div_ceil(scene.driver.capabilities().flights.steps as u64);
+    let flights = 1_000_u64.div_ceil(scene.driver.capabilities().batches.operations as u64);
     let locks = LockManager::with(scene.driver.clone(), Settings::default()).unwrap();
     locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
     let (before, begun) = (scene.requests(), Instant::now());
@@ -404,23 +383,23 @@ async fn a_range_that_somebody_has_locked_on_mariadb_holds_up_the_steps_in_it_al
     scene.warm().await;
     // The ends of the range: what is between them is locked, and nothing else.
     let ends = [claim("b"), claim("d")];
-    scene.carried(&ends.each_ref().map(try_it)).await;
-    scene.carried(&ends.each_ref().map(release)).await;
+    scene.submitted(&ends.each_ref().map(try_it)).await;
+    scene.submitted(&ends.each_ref().map(release)).await;
     let mut admin = scene.admin().await;
     admin.run("START TRANSACTION").await;
     let range = "SELECT COUNT(*) FROM lockkit_names
         WHERE namespace = '' AND space = 0 AND name > 'b' AND name < 'd' FOR UPDATE";
     assert_eq!(admin.count(range).await, 0);
     let claims = ["a", "c/1", "c/2", "e"].map(claim);
-    let replies = carried(&scene.driver, &claims.each_ref().map(try_it)).await;
+    let replies = submit_all(&*scene.driver, &claims.each_ref().map(try_it)).await;
     token(&replies[0].clone().unwrap().result);
     for reply in &replies[1..3] {
         assert!(matches!(reply, Err(Error::Backend { retryable: true, .. })), "{reply:?}");
     }
     token(&replies[3].clone().unwrap().result);
     admin.run("ROLLBACK").await;
-    let replies = scene.driver.carry(&claims.each_ref().map(release)).await.unwrap();
+    let replies = submit(&*scene.driver, &claims.each_ref().map(release)).await.unwrap();
     let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().result).collect();
-    let none = Reply::Released(Released::NoSuchLock);
+    let none = Outcome::Released(Released::NoSuchLock);
     assert_eq!(replies, [REMOVED, none, none, REMOVED]);
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{LockDriver, Reply, Step};
+use lockkit_core::driver::LockDriver;
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
 
-use super::{claim, release, try_it};
+use super::claim;
+use super::submitting::{Operation, Outcome, release, submit, try_it};
 
 /// A time that no test outlasts.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
@@ -52,10 +53,10 @@ impl Scene {
         self.proxy.counts().requests
     }
 
-    /// Carries a flight, which takes one round trip.
-    pub(crate) async fn carried(&self, steps: &[Step]) -> Vec<Reply> {
+    /// Submits a batch, which takes one round trip.
+    pub(crate) async fn submitted(&self, operations: &[Operation]) -> Vec<Outcome> {
         let before = self.proxy.counts().requests;
-        let replies = self.driver.carry(steps).await.unwrap();
+        let replies = submit(&*self.driver, operations).await.unwrap();
         assert_eq!(self.proxy.counts().requests - before, 1, "one round trip");
         replies.into_iter().map(|reply| reply.unwrap().result).collect()
     }
@@ -64,8 +65,8 @@ impl Scene {
     pub(crate) async fn warm(&self) {
         for _ in 0..2 {
             let claims = [claim("warm/1"), claim("warm/2")];
-            for steps in [claims.each_ref().map(try_it), claims.each_ref().map(release)] {
-                self.driver.carry(&steps).await.unwrap();
+            for operations in [claims.each_ref().map(try_it), claims.each_ref().map(release)] {
+                submit(&*self.driver, &operations).await.unwrap();
             }
         }
     }
