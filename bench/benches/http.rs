@@ -26,7 +26,7 @@ async fn compare(backend: &str, url: &str) {
     let library = lockkit::connect(url).await.unwrap();
     let service = Service::new(lockkit::connect(url).await.unwrap().driver().clone()).unwrap();
     let listener = "127.0.0.1:0".parse::<Listen>().unwrap().open().await.unwrap();
-    let served = listener.place().unwrap().to_string();
+    let served = listener.address().unwrap().to_string();
     let server = tokio::spawn(lockkit_server::serve(listener, service, std::future::pending()));
     let through = lockkit::connect(&served).await.unwrap();
     let pair = async |locks: &LockManager| {

@@ -162,13 +162,16 @@ impl<T: Tamper> Tampered<T> {
         let sent = now();
         let call = async {
             let outcome = self.inner.submit(batch).await?;
-            for failed in outcome.released.iter().filter_map(|released| released.as_ref().err()) {
+            // An operation that would block is submitted again: it has not failed.
+            let released = outcome.released.iter().filter_map(|released| released.as_ref().err());
+            for failed in released.filter(|failed| !failed.would_block) {
                 self.tamper
                     .observed(ObservedAnswer::Failed(DriverMethod::Release, &failed.error), sent);
             }
             for (acquire, acquired) in batch.acquires.iter().zip(&outcome.acquired) {
                 let observed = match acquired {
                     Ok(answer) => ObservedAnswer::Acquired(&acquire.claim, &answer.result),
+                    Err(failed) if failed.would_block => continue,
                     Err(failed) => ObservedAnswer::Failed(DriverMethod::Acquire, &failed.error),
                 };
                 self.tamper.observed(observed, sent);

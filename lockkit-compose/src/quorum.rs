@@ -319,7 +319,9 @@ impl QuorumInner {
                     QuorumPhase::Trying { .. } => true,
                     QuorumPhase::Waiting { until } => now < until,
                     QuorumPhase::Held { until, .. } => now < until.after(state.claim.hold_ttl),
-                    QuorumPhase::Over => false,
+                    QuorumPhase::Over => {
+                        state.broken.as_ref().is_some_and(|(_, until)| now < *until)
+                    }
                 }
             });
         }

@@ -295,7 +295,7 @@ impl ServerClock {
     }
 }
 
-/// Guarantee it instead of what was added first, where there are too many.
+/// Keeps it instead of what was added first, where there are too many.
 fn keep<T>(all: &mut Vec<T>, new: T) {
     if all.len() == SERVERS {
         all.remove(0);

@@ -47,7 +47,7 @@ impl Settings {
         self
     }
 
-    /// Guarantee the names of this application apart from another's on the same backend: at most 128
+    /// Keeps the names of this application apart from another's on the same backend: at most 128
     /// bytes, none unless set.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());

@@ -500,8 +500,8 @@ fn a_report_says_what_was_excused_and_why() {
     let said = judgement.excused[0].to_string();
     assert_eq!(
         said,
-        "Exclusion of \"a\": client 2 got it while valid with client 1; 0.10 s before, its data is \
-         lost or deleted (redis-1), which may explain violations of a for 10.00 s"
+        "Exclusion of \"a\": client 2 got it while valid with client 1; 0.10 s before, data \
+         loss (redis-1), which may explain violations of a for 10.00 s"
     );
 }
 

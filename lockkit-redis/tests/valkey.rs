@@ -57,7 +57,7 @@ families! {
     resize_on_valkey resize
     lease_on_valkey lease
     line_on_valkey line
-    flight_on_valkey flight
+    batch_on_valkey batch
     loss_on_valkey loss
     release_on_valkey release
     token_on_valkey token

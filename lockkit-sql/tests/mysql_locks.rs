@@ -163,7 +163,7 @@ async fn clients_that_carry_batches_of_the_same_names_never_deadlock() {
                 let tries: Vec<_> = claims.iter().map(try_it).collect();
                 let releases: Vec<_> = claims.iter().map(release).collect();
                 for batch in [tries, releases] {
-                    for outcome in submit(&driver, &batch).await.unwrap() {
+                    for outcome in submit_all(&driver, &batch).await {
                         outcome.unwrap();
                     }
                 }

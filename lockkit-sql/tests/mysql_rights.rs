@@ -28,7 +28,7 @@ const RIGHTS: [(&str, &[&str]); 5] = [
     ("INSERT", &["acquire", "store", "fence"]),
     ("UPDATE", &["acquire", "release", "renew"]),
     ("DELETE", &["release", "break"]),
-    ("EXECUTE", &["release", "renew", "flight"]),
+    ("EXECUTE", &["release", "renew", "batch"]),
 ];
 const LOCKER: &str = "locker@'127.0.0.1'";
 

@@ -312,7 +312,7 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
         let locks = manager(driver.clone());
         refused(locks.register("r").store(vec![0; 2 * PACKET]).await.map(drop));
         locks.register("r").store(b"small").await.unwrap();
-        let left = "SELECT COUNT(*) FROM packet_line";
+        let left = "SELECT COUNT(*) FROM packet_queue";
         assert_eq!(scene.number(left).await, 0, "{which}: all are free again");
     }
 }

@@ -26,7 +26,7 @@ async fn count(namespace: &Namespace) -> Result<i64, sqlx::Error> {
     let url = url().await.map_err(|e| sqlx::Error::Configuration(e.to_string().into()))?;
     let mut connection = PgConnection::connect(&url).await?;
     let rows = "SELECT (SELECT count(*) FROM lockkit.lockkit_claims JOIN lockkit.lockkit_names \
-                        USING (list) WHERE namespace = $1) \
+                        USING (queue) WHERE namespace = $1) \
                      + (SELECT count(*) FROM lockkit.lockkit_names WHERE namespace = $1 \
                         AND id IS NOT NULL AND expires > lockkit.lockkit_clock()) \
                      + (SELECT count(*) FROM lockkit.lockkit_registers WHERE namespace = $1 \

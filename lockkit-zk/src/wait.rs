@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::session::WatchReservation;
 
 /// What became of the node ahead.
-enum ObstacleChange {
+enum ClaimAheadChange {
     Left,
     Changed,
 }
@@ -39,7 +39,7 @@ impl ZkLocks {
         }
         match claim.mode {
             Mode::Permits { .. } => drop(self.wait_by_folder(&cached, claim, node).await?),
-            _ => self.wait_for_obstacle(&cached, claim, node).await?,
+            _ => self.wait_for_claim_ahead(&cached, claim, node).await?,
         }
         // Its lease as a holder begins.
         match self.claims.renew(claim, true) {
@@ -49,7 +49,7 @@ impl ZkLocks {
     }
 
     /// Returns when nothing ahead of an exclusive or shared claim conflicts with it.
-    async fn wait_for_obstacle(
+    async fn wait_for_claim_ahead(
         &self,
         cached: &CachedClaim,
         claim: &Claim,
@@ -97,8 +97,8 @@ impl ZkLocks {
             own = Some(own_event);
             match what {
                 // Nothing can come between two sequence numbers, so no other client is ahead now.
-                ObstacleChange::Left if obstacle.sole => return Ok(()),
-                ObstacleChange::Left | ObstacleChange::Changed => {}
+                ClaimAheadChange::Left if obstacle.sole => return Ok(()),
+                ClaimAheadChange::Left | ClaimAheadChange::Changed => {}
             }
         }
     }
@@ -192,18 +192,18 @@ impl ZkLocks {
 }
 
 /// Returns when the node has left or changed.
-async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ObstacleChange> {
+async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ClaimAheadChange> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
     let watched = session.answer(session.client.get_and_watch_data(path)).await;
-    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ObstacleChange::Left) };
+    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ClaimAheadChange::Left) };
     // It may have been downgraded before any client watched. (That makes no room for a writer.)
     let is_shared = |data: ClaimData| data.mode() == Mode::Shared;
     if mode == Mode::Shared && ClaimData::from_json(&data).is_some_and(is_shared) {
-        return Ok(ObstacleChange::Changed);
+        return Ok(ClaimAheadChange::Changed);
     }
     match event(watcher).await {
-        EventType::NodeDeleted => Ok(ObstacleChange::Left),
+        EventType::NodeDeleted => Ok(ClaimAheadChange::Left),
         EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
-        _ => Ok(ObstacleChange::Changed),
+        _ => Ok(ClaimAheadChange::Changed),
     }
 }

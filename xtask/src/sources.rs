@@ -91,7 +91,7 @@ impl SourceFile {
 
     /// The tokens without those of tests and of doc comments; none where the file is not Rust.
     pub(crate) fn tokens(&self) -> TokenStream {
-        self.tokens.as_ref().map(|tokens| rebuilt(tokens)).unwrap_or_default()
+        self.tokens.as_ref().map(rebuilt).unwrap_or_default()
     }
 
     /// What a file in Lua or SQL has besides comments; nothing where it is Rust.
@@ -183,11 +183,11 @@ fn item_length(tokens: &[TokenTree]) -> usize {
     const ITEMS: [&str; 9] =
         ["mod", "fn", "impl", "struct", "enum", "trait", "macro_rules", "async", "unsafe"];
     const STATEMENTS: [&str; 5] = ["use", "const", "static", "type", "let"];
-    let words = tokens.iter().filter_map(|token| match token {
+    let mut words = tokens.iter().filter_map(|token| match token {
         TokenTree::Ident(word) => Some(word.to_string()),
         _ => None,
     });
-    let kind = words.filter(|word| word != "pub").next().unwrap_or_default();
+    let kind = words.find(|word| word != "pub").unwrap_or_default();
     let is_item = ITEMS.contains(&kind.as_str());
     let is_end = |token: &TokenTree| match token {
         TokenTree::Punct(sign) if sign.as_char() == ';' => true,

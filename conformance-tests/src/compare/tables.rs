@@ -145,6 +145,11 @@ fn trimmed(value: f64, digits: usize) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
+/// A title without the signs of its notes.
+pub(super) fn without_notes(title: &str) -> String {
+    title.trim_end_matches(['¹', '²', '³']).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,9 +169,4 @@ mod tests {
             assert_eq!(seconds(value), shown);
         }
     }
-}
-
-/// A title without the signs of its notes.
-pub(super) fn without_notes(title: &str) -> String {
-    title.trim_end_matches(['¹', '²', '³']).to_owned()
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Grant, locked};
-use lockkit_core::{Claim, Token};
+use lockkit_core::{BreakRecord, Claim, Token};
 
 pub(super) struct Hold {
     state: Mutex<State>,
@@ -17,6 +17,9 @@ pub(super) struct State {
     pub(super) claim: Arc<Claim>,
     pub(super) phase: QuorumPhase,
     pub(super) members: Vec<AtMember>,
+    /// The record of its forced break, and until when renewals report it: nothing of it is at the members
+    /// any more.
+    pub(super) broken: Option<(BreakRecord, Moment)>,
 }
 
 /// What is known of the claim at one member.
@@ -52,7 +55,7 @@ pub(super) enum QuorumPhase {
 impl Hold {
     pub(super) fn new(claim: Arc<Claim>, members: usize, until: Moment) -> Self {
         let members = vec![AtMember::default(); members];
-        let state = State { claim, phase: QuorumPhase::Trying { until }, members };
+        let state = State { claim, phase: QuorumPhase::Trying { until }, members, broken: None };
         Self { state: Mutex::new(state) }
     }
 

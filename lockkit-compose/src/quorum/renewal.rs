@@ -107,7 +107,10 @@ impl QuorumInner {
                 held.push(Held { index, hold: hold.clone(), claim, grant, until });
                 gone
             }
-            QuorumPhase::Over => gone,
+            QuorumPhase::Over => match &state.broken {
+                Some((record, _)) => Renewal::Ended(ClaimEnd::Broken(record.clone())),
+                None => gone,
+            },
         }
     }
 
@@ -147,6 +150,8 @@ impl QuorumInner {
             if record.forced {
                 // It may still be at members that the break did not reach, or have been acquired again
                 // where it was missing, before this was known.
+                let until = self.clock.now().after(one.claim.hold_ttl);
+                one.hold.state().broken = Some((record.clone(), until));
                 self.end(one);
             }
             return Some(Renewal::Ended(ClaimEnd::Broken(record)));

@@ -240,13 +240,13 @@ impl Batcher {
         let acquires = tell(operations.acquires, outcome.acquired, sent, is_batch);
         let left_out = Operations { releases, acquires };
         if left_out.len() > 0 {
-            self.submit_alone(left_out);
+            self.submit_single(left_out);
         }
     }
 
     /// Submits the first of the operations of each key by itself, outside the limit of requests in flight;
     /// or waits for such a request that is in flight. What else is asked of the key waits until then.
-    fn submit_alone(&self, left_out: Operations) {
+    fn submit_single(&self, left_out: Operations) {
         let mut requests = Vec::new();
         {
             let mut state = self.state();

@@ -351,7 +351,7 @@ impl<K: Ord + Clone, V> Fading<K, V> {
         Self { items: BTreeMap::new(), ends: BTreeSet::new() }
     }
 
-    /// Guarantee `value` until then, in place of what was there.
+    /// Keeps `value` until then, in place of what was there.
     pub(super) fn keep(&mut self, key: K, value: V, until: Moment) {
         if let Some((_, old)) = self.items.insert(key.clone(), (value, until)) {
             self.ends.remove(&(old, key.clone()));

@@ -76,7 +76,7 @@ impl Record {
         once_there(&self.changed, settled).await;
     }
 
-    /// Returns when the claim was lost; never when it was given back. Guarantee its own timer, so that
+    /// Returns when the claim was lost; never when it was given back. Keeps its own timer, so that
     /// it does not depend on the renewer's being alive; and looks at the clock whenever it is polled,
     /// since timers stand still while the machine is suspended.
     pub(crate) async fn lost(&self) -> LossReason {

@@ -108,7 +108,7 @@ fn a_program_that_ends_right_after_its_shutdown_leaves_no_lease_behind() {
     let program = tokio::runtime::Runtime::new().unwrap();
     program.block_on(async {
         let settings = Settings::default().ttl(Duration::from_secs(3_600));
-        let manager = async || LockManager::with(driver(&url).await, settings.clone()).unwrap();
+        let manager = async || LockManager::owning(driver(&url).await, settings.clone()).unwrap();
         let (ours, theirs) = (manager().await, manager().await);
         let guard = ours.mutex("a").lock().await.unwrap();
         assert!(theirs.mutex("a").try_lock().await.unwrap().is_none());

@@ -32,7 +32,7 @@ pub enum OrProblem<T> {
     /// The answer.
     Answer(T),
     /// It failed.
-    Problem(Problem),
+    Problem(Box<Problem>),
 }
 
 impl<T> OrProblem<T> {
@@ -40,7 +40,7 @@ impl<T> OrProblem<T> {
     fn of<R>(result: Result<R, BatchError>, answer: impl FnOnce(R) -> T) -> Self {
         match result {
             Ok(result) => Self::Answer(answer(result)),
-            Err(error) => Self::Problem(Problem::of_batch(&error)),
+            Err(error) => Self::Problem(Box::new(Problem::of_batch(&error))),
         }
     }
 
@@ -140,7 +140,7 @@ impl RenewOutcome {
             }
             answers.push(match renewed {
                 Ok(it) => OrProblem::Answer(ClaimStatus::of_renewal(it.renewal, received)),
-                Err(error) => OrProblem::Problem(Problem::of(&error)),
+                Err(error) => OrProblem::Problem(Box::new(Problem::of(&error))),
             });
         }
         Self { answers, evidence: evidence.into_iter().map(Evidence::of).collect() }

@@ -199,6 +199,22 @@ impl Capabilities {
     }
 }
 
+type Table = [(Fault, Guarantee)];
+
+static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
+
+/// The `'static` table with this content, as [`Capabilities`](capabilities::Capabilities) hold it. There
+/// are as many tables as backends, so each is kept once, for good.
+fn kept(table: &Table) -> &'static Table {
+    let mut tables = locked(&TABLES);
+    if let Some(known) = tables.iter().find(|known| **known == table) {
+        return known;
+    }
+    let new: &'static Table = table.to_vec().leak();
+    tables.push(new);
+    new
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,20 +232,4 @@ mod tests {
         let server = capabilities::Capabilities::of("redis");
         assert_eq!(Capabilities::of(&server).for_driver().lease_clock, LeaseClock::Server);
     }
-}
-
-type Table = [(Fault, Guarantee)];
-
-static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
-
-/// The `'static` table with this content, as [`Capabilities`](capabilities::Capabilities) hold it. There
-/// are as many tables as backends, so each is kept once, for good.
-fn kept(table: &Table) -> &'static Table {
-    let mut tables = locked(&TABLES);
-    if let Some(known) = tables.iter().find(|known| **known == table) {
-        return known;
-    }
-    let new: &'static Table = table.to_vec().leak();
-    tables.push(new);
-    new
 }

@@ -110,7 +110,7 @@ impl MySql {
         let mut rows = Vec::new();
         // The last operation that was left out: later ones of its name stay behind it.
         let mut left = None;
-        let mut parts = vec![0..operations.len()];
+        let mut parts: Vec<_> = std::iter::once(0..operations.len()).collect();
         while let Some(mut part) = parts.pop() {
             let is_behind = |at: usize, one: usize| is_one_name(&operations[at], &operations[one]);
             while !part.is_empty() && left.is_some_and(|at| is_behind(at, part.start)) {

@@ -139,7 +139,9 @@ async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), s
             Err(error) if found.is_some() && dialect.class(&error) == ErrorClass::Forbidden => {
                 return Ok(());
             }
-            done => drop(done?),
+            done => {
+                done?;
+            }
         }
     }
     Ok(())

@@ -129,7 +129,11 @@ mod tests {
         let key = Key::new(Namespace::new("lk").unwrap(), space, Name::new(name).unwrap());
         let [hold, wait] = ttls.map(Duration::from_micros);
         let client = Arc::new(ClientIdentity::unknown());
-        let mut claim = Claim::new(key, Mode::Exclusive, hold, wait, client);
+        let mode = match space {
+            Space::Lock => Mode::Exclusive,
+            Space::Semaphore => Mode::Permits { permits: 1, limit: 1 },
+        };
+        let mut claim = Claim::new(key, mode, hold, wait, client);
         claim.id = ClaimId::from_bytes([id; 16]);
         claim
     }

@@ -278,7 +278,7 @@ impl Transaction<'_> {
         self.run(text, params![namespace, space, name, place as i64])
     }
 
-    /// Guarantee a row as one that has ended, and remembers its place.
+    /// Keeps a row as one that has ended, and remembers its place.
     fn remember(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "UPDATE lockkit_claims SET expires = 0, held = coalesce(held, ?5)

@@ -54,7 +54,7 @@ async fn renewed(guard: &Guard) {
     }
 }
 
-/// Guarantee the rows of all tables beside them.
+/// Keeps the rows of all tables beside them.
 async fn keep_rows(server: &Server) {
     let keep =
         |table: &str| format!("CREATE TABLE older_{table} AS TABLE lockkit.lockkit_{table};");

@@ -23,7 +23,7 @@ pub(crate) async fn driver(hosts: impl ToString, ttl: Duration) -> Arc<ZkDriver>
 
 pub(crate) async fn manager(hosts: impl ToString, ttl: Duration) -> LockManager {
     let settings = Settings::default().ttl(ttl).wait_ttl(ttl);
-    LockManager::with(driver(hosts, ttl).await, settings).unwrap()
+    LockManager::owning(driver(hosts, ttl).await, settings).unwrap()
 }
 
 pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {

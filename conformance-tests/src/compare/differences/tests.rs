@@ -42,7 +42,7 @@ fn faults_that_change_in_the_same_way_share_a_sentence() {
     let safer = about(&all, "Safer under faults");
     assert_eq!(safer.len(), 1, "{all:?}");
     let sentence = &safer[0].sentence;
-    assert!(sentence.contains("takes over”, “split brain"), "{sentence}");
+    assert!(sentence.contains("lagging replica”, “split brain"), "{sentence}");
     let all = between(&strong, &weak);
     let less = about(&all, "Less safe under faults");
     assert!(less[0].change.as_ref().unwrap().starts_with("Check the token"), "{less:?}");

@@ -1,7 +1,7 @@
 -- Renews many claims at once.
 -- In: claims: a JSON array of [id, hold_ttl, wait_ttl, namespace, space, name], texts in hexadecimal
 -- digits, in the order of their queues: rows are locked in this order by all clients, so that two
--- renewals never wait for each other. `{claims}` is the table of its elements.
+-- renewals never wait for each other. `CLAIMS` of schema.rs is the table of its elements.
 -- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl;
 -- ahead; next_poll: until a claim ahead ends; record: how it was broken; woken: on the first row. There
 -- also evidence: the server's clock; which server; no position; the connection.
