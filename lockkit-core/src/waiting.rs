@@ -4,8 +4,8 @@
 //!
 //! # Using it
 //! A driver keeps one [`Waiters`] and implements [`Attendant`], which says how to ask and how to
-//! listen. It says which steps [depart](Waiters::departs) and what they were
-//! [answered](Waiters::answered), and answers
+//! listen. It says which batches it is [submitting](Waiters::submitting) and what its
+//! claims [acquired](Waiters::acquired), and answers
 //! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiters::outcome`].
 
 use std::collections::HashMap;

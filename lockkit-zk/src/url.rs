@@ -21,7 +21,7 @@ impl ZkOptions {
     /// | `cert=FILE`, `key=FILE` | in PEM, both or none: this client's certificate for mutual TLS |
     ///
     /// # Errors
-    /// [`Error::Config`], without the password.
+    /// [`Error::Config`](lockkit_core::Error::Config), without the password.
     pub fn parse(url: &str) -> Result<Self> {
         let url = ServerUrl::parse(url, FORM)?;
         let secure = match url.scheme {
