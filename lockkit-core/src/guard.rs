@@ -149,7 +149,7 @@ impl Guard {
     ///
     /// let mut written = Vec::new();
     /// if let Some(guard) = locks.mutex("invoice/42").try_lock_for(Duration::from_secs(3)).await? {
-    ///     guard.run(async |lock| Ok(written.push(lock.token()?))).await?;
+    ///     guard.run(async |lock| lock.token().map(|token| written.push(token))).await?;
     /// }
     /// assert_eq!(written.len(), 1);
     /// # Ok(())
