@@ -55,7 +55,11 @@ impl<'a> ServerUrl<'a> {
     /// [`Error::Config`] without a scheme, and for hosts that cannot be hosts. No message of a
     /// `ServerUrl` contains the password.
     pub fn parse(url: &'a str, form: &'a str) -> Result<Self> {
-        let shown = without_password(url);
+        let shown = match url.rsplit_once('@') {
+            // Without a scheme it is not known where the password begins.
+            Some((_, rest)) if !url.contains("://") => format!("***@{rest}"),
+            _ => without_password(url),
+        };
         let (rest, query) = split_query(url);
         let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
         // The password may itself contain '@': everything up to the last one is the login.
@@ -322,6 +326,12 @@ mod tests {
     /// A certificate in form; the key is 48 bytes that are none, which only TLS would notice.
     const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
     const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMAMCAQE=\n-----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn a_url_without_a_scheme_shows_no_password_either() {
+        let error = ServerUrl::parse("redis:secret@host", "a form").err().unwrap().to_string();
+        assert!(!error.contains("secret") && error.contains("***@host"), "{error}");
+    }
 
     #[test]
     fn files_without_what_they_are_named_for_are_refused_and_not_shown() {
