@@ -158,7 +158,7 @@ async fn behind_latency(server: &Server) {
             let guard = next.lock().await.unwrap();
             (Instant::now(), guard)
         });
-        while a.inspect(Space::Lock, "turn").await.unwrap().line.len() < 2 {}
+        while a.inspect(Space::Lock, "turn").await.unwrap().queue.len() < 2 {}
         tokio::time::sleep(LATENCY * 6).await; // its watches are on their way
         let begun = Instant::now();
         let releasing = tokio::spawn(held.release());
@@ -195,7 +195,7 @@ async fn waiters(server: &Server, mode: &str) {
         let (next, turns) = (lock(), turns.clone());
         tokio::spawn(async move { drop(turns.send(next.await).await) });
     }
-    while locks.inspect(space, "queue").await.unwrap().line.len() <= WAITERS {
+    while locks.inspect(space, "queue").await.unwrap().queue.len() <= WAITERS {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -46,7 +46,7 @@ fn hand_over(c: &mut Criterion) {
                     }
                 });
             }
-            while locks.inspect(Space::Lock, "a").await.unwrap().line.len() < waiting {
+            while locks.inspect(Space::Lock, "a").await.unwrap().queue.len() < waiting {
                 tokio::task::yield_now().await;
             }
         });

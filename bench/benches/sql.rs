@@ -258,7 +258,7 @@ async fn hand_over() {
             now
         });
         // Until it is in line, and listens.
-        while giver.inspect(lockkit::Space::Lock, "a").await.unwrap().line.len() < 2 {
+        while giver.inspect(lockkit::Space::Lock, "a").await.unwrap().queue.len() < 2 {
             tokio::time::sleep(LATENCY).await;
         }
         tokio::time::sleep(LATENCY * 10).await;

@@ -3,7 +3,7 @@
 
 mod bugs;
 mod caught;
-mod looking;
+mod inspection;
 mod methods;
 mod registers;
 mod renewal;

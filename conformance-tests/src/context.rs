@@ -204,7 +204,7 @@ impl CaseContext {
 
     /// The line of a lock.
     pub async fn line(&self, driver: &Arc<dyn LockDriver>, key: &Key) -> Vec<ClaimState> {
-        self.state(driver, key).await.line
+        self.state(driver, key).await.queue
     }
 
     /// The state of a lock.
@@ -255,7 +255,7 @@ impl CaseContext {
     async fn break_everything(&self) -> Result<(), Error> {
         let driver = self.harness.driver().await?;
         for state in crate::listing::whole(&driver, &self.namespace, None, "", 500).await? {
-            for standing in &state.line {
+            for standing in &state.queue {
                 crate::listing::break_by_force(&driver, &state.key, standing.token).await?;
             }
         }

@@ -8,7 +8,7 @@ use lockkit_core::{Mode, queue};
 /// One lock, as it must behave.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    line: Vec<Member>,
+    queue: Vec<Member>,
     /// The limit that the semaphore was given.
     given: Option<u32>,
     broken: Vec<ClaimId>,
@@ -47,7 +47,7 @@ pub enum Answer {
 impl Model {
     /// The list, and how many of its first members hold.
     pub fn line(&self) -> (&[Member], usize) {
-        (&self.line, self.line.iter().take_while(|m| m.held).count())
+        (&self.queue, self.queue.iter().take_while(|m| m.held).count())
     }
 
     /// The limit that the semaphore was given.
@@ -57,12 +57,12 @@ impl Model {
 
     /// Those who now hold begin to. Who held before holds on, also under a lower limit.
     fn settle(&mut self) {
-        let holders = queue::holders(self.line.iter().map(|m| m.mode));
-        self.line.iter_mut().take(holders).for_each(|m| m.held = true);
+        let holders = queue::holders(self.queue.iter().map(|m| m.mode));
+        self.queue.iter_mut().take(holders).for_each(|m| m.held = true);
     }
 
     fn at(&self, id: ClaimId) -> Option<usize> {
-        self.line.iter().position(|m| m.id == id)
+        self.queue.iter().position(|m| m.id == id)
     }
 
     fn standing(&self, at: usize) -> Answer {
@@ -75,20 +75,20 @@ impl Model {
     /// A claim comes, or asks again.
     pub fn acquire(&mut self, id: ClaimId, mode: Mode, waits: bool) -> Answer {
         let known = self.at(id);
-        let in_use = self.line.first().and_then(|m| m.mode.limit());
+        let in_use = self.queue.first().and_then(|m| m.mode.limit());
         let other_limit = self.given.or(in_use);
         let other_limit = other_limit.filter(|limit| Some(*limit) != mode.limit());
         if let (None, Some(limit)) = (known, other_limit) {
             return Answer::OtherLimit(limit);
         }
         let at = known.unwrap_or_else(|| {
-            self.line.push(Member { id, mode, held: false, broken: false });
+            self.queue.push(Member { id, mode, held: false, broken: false });
             self.settle();
-            self.line.len() - 1
+            self.queue.len() - 1
         });
         match self.standing(at) {
             Answer::Waits(_) if !waits => {
-                self.line.remove(at);
+                self.queue.remove(at);
                 self.settle();
                 Answer::Busy
             }
@@ -108,15 +108,15 @@ impl Model {
     /// A claim leaves; says whether it was there, and if not, whether anybody is.
     pub fn release(&mut self, id: ClaimId) -> (bool, bool) {
         let found = self.at(id);
-        found.map(|at| self.line.remove(at));
+        found.map(|at| self.queue.remove(at));
         self.settle();
-        (found.is_some(), !self.line.is_empty())
+        (found.is_some(), !self.queue.is_empty())
     }
 
     /// A holding exclusive claim becomes a shared one.
     pub fn downgrade(&mut self, id: ClaimId) -> Answer {
         if let Some(at) = self.at(id).filter(|_| !self.broken.contains(&id)) {
-            self.line[at].mode = Mode::Shared;
+            self.queue[at].mode = Mode::Shared;
             self.settle();
         }
         self.renew(id)
@@ -124,26 +124,26 @@ impl Model {
 
     /// The member at this place is broken.
     pub fn break_at(&mut self, at: usize, force: BreakMode) {
-        let Some(member) = self.line.get_mut(at) else {
+        let Some(member) = self.queue.get_mut(at) else {
             return;
         };
         self.broken.push(member.id);
         match force {
             BreakMode::Graceful => member.broken = true,
-            BreakMode::Forced => drop(self.line.remove(at)),
+            BreakMode::Forced => drop(self.queue.remove(at)),
         }
         self.settle();
     }
 
     /// The semaphore is given a limit; says which one it has.
     pub fn resize(&mut self, limit: SetLimit) -> u32 {
-        let in_use = self.line.first().and_then(|m| m.mode.limit());
+        let in_use = self.queue.first().and_then(|m| m.mode.limit());
         let limit = match limit {
             SetLimit::To(limit) => limit,
             SetLimit::IfUnset(limit) => self.given.or(in_use).unwrap_or(limit),
         };
         self.given = Some(limit);
-        for member in &mut self.line {
+        for member in &mut self.queue {
             if let Mode::Permits { permits, .. } = member.mode {
                 member.mode = Mode::Permits { permits, limit };
             }

@@ -68,8 +68,8 @@ fn others(fault: Fault, keeps: Guarantee) -> [&'static str; 3] {
     const NEXT: &str = "at its next renewal";
     match fault {
         // The leases of those that wait end, too; they ask again.
-        Fault::ServerStandsStill => ["not kept: all waiters ask again", FREE, BEFORE],
-        Fault::Partition | Fault::ClientStandsStill if keeps == Guarantee::All => {
+        Fault::ServerPaused => ["not kept: all waiters ask again", FREE, BEFORE],
+        Fault::Partition | Fault::ClientPaused if keeps == Guarantee::All => {
             ["kept; a client that is away for its TTL loses its place", FREE, BEFORE]
         }
         Fault::BrokenByForce => ["kept", FREE, NEXT],
@@ -116,8 +116,8 @@ pub fn shown_by(fault: Fault) -> &'static [&'static str] {
     match fault {
         Fault::ConnectionCut => &["robust_02"],
         Fault::Partition => &["robust_06"],
-        Fault::ServerStandsStill => &["robust_04"],
-        Fault::ClientStandsStill => &["robust_05"],
+        Fault::ServerPaused => &["robust_04"],
+        Fault::ClientPaused => &["robust_05"],
         Fault::ClientDies => &["lease_05", "order_04"],
         Fault::ServerRestarts => &["robust_03", "token_06"],
         Fault::DataLost => &["robust_10", "token_07"],

@@ -200,6 +200,7 @@ fn lease_clock(clock: LeaseClock) -> &'static str {
         LeaseClock::Server => "the server's",
         LeaseClock::Leader => "the leader's, monotonic",
         LeaseClock::Members => "each member's",
+        LeaseClock::Observers => "the other clients', monotonic",
         _ => "another",
     }
 }
@@ -208,6 +209,7 @@ fn token_source(source: TokenSource) -> &'static str {
     match source {
         TokenSource::Counter => "a counter",
         TokenSource::ClockCounter => "a counter that begins at the clock",
+        TokenSource::ClientClocks => "a counter, never behind the clients' clocks",
         TokenSource::Revision => "the number of the change",
         _ => "something else",
     }

@@ -80,7 +80,7 @@ fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
     let differs = [
         InjectedBug::GrantsTwo,
         InjectedBug::QueuesTwiceWhenAskedTwice,
-        InjectedBug::TokenStandsStill,
+        InjectedBug::TokenNeverGrows,
         InjectedBug::TokenRepeatsAfterCleanUp,
         InjectedBug::TryOvertakes,
         InjectedBug::ReadersOvertakeWriters,

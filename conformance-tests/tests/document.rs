@@ -8,13 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_conformance::Harness;
 use lockkit_core::capabilities::{LeaseClock, WakeUp};
+use lockkit_core::claim_list::{ClaimList, Entry, ListOperation, OperationResult, Tokens};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     LeaseStart, LockDriver, Patience, Released, Renewal, submit_each,
 };
-use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
 use lockkit_core::state::{ClaimState, Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Token};
 
@@ -79,20 +79,22 @@ impl DocumentDriver {
     fn step(
         &self,
         key: &Key,
-        step: &Verb<'_, Arc<Claim>>,
+        step: &ListOperation<'_, Arc<Claim>>,
         record: Option<&BreakRecord>,
-    ) -> Result<(Answer, Line<Arc<Claim>>), Error> {
+    ) -> Result<(OperationResult, ClaimList<Arc<Claim>>), Error> {
         loop {
             let (revision, mut document) = self.store.get(key);
             let now = self.clock().now();
-            let mut line = Line::window(std::mem::take(&mut document.claims), None, None);
+            let mut line = ClaimList::window(std::mem::take(&mut document.claims), None, None);
             let mut tokens = Tokens::above(document.last_token);
             let used_up = |_| Error::permanent("document", "all tokens were given");
             let answer = line.apply(step, now, &mut tokens).map_err(used_up)?.answer;
             document.claims = line.entries().cloned().collect();
             document.last_token = tokens.last();
-            if let (Answer::Broke(broke), Some(record)) = (&answer, record) {
-                let told = |one: &lockkit_core::line::Broke| (one.id, record.clone(), one.until);
+            if let (OperationResult::BrokenClaims(broke), Some(record)) = (&answer, record) {
+                let told = |one: &lockkit_core::claim_list::BrokenClaim| {
+                    (one.id, record.clone(), one.until)
+                };
                 document.broken.retain(|(_, _, until)| now < *until);
                 document.broken.extend(broke.iter().map(told));
             }
@@ -112,10 +114,14 @@ impl DocumentDriver {
         Error::Lost { reason }
     }
 
-    fn renewal(&self, claim: &Claim, step: &Verb<'_, Arc<Claim>>) -> Result<Renewal, Error> {
+    fn renewal(
+        &self,
+        claim: &Claim,
+        step: &ListOperation<'_, Arc<Claim>>,
+    ) -> Result<Renewal, Error> {
         Ok(match self.step(&claim.key, step, None)? {
-            (Answer::Holds(grant), _) => Renewal::Holds(grant),
-            (Answer::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
+            (OperationResult::Holds(grant), _) => Renewal::Holds(grant),
+            (OperationResult::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
             _ => {
                 Renewal::Ended(self.how_broken(claim).map_or(ClaimEnd::NotFound, ClaimEnd::Broken))
             }
@@ -129,22 +135,24 @@ impl DocumentDriver {
         if weight == 0 || weight > asked {
             return Err(Error::config(format!("{weight} permits of {asked}")));
         }
-        let step = Verb::Acquire { claim, with: claim.clone(), patience, given: None };
+        let step = ListOperation::Acquire { claim, with: claim.clone(), patience, given: None };
         Ok(match self.step(&claim.key, &step, None)? {
-            (Answer::Holds(grant), _) => Acquisition::Granted(grant),
-            (Answer::Waits(place), line) => Acquisition::Queued { ahead: line.ahead(place) },
-            (Answer::OtherLimit(in_use), _) => {
+            (OperationResult::Holds(grant), _) => Acquisition::Granted(grant),
+            (OperationResult::Waits(place), line) => {
+                Acquisition::Queued { ahead: line.ahead(place) }
+            }
+            (OperationResult::OtherLimit(in_use), _) => {
                 let name = claim.key.name.as_str().to_owned();
                 return Err(Error::LimitMismatch { name, in_use, asked });
             }
-            (Answer::Broken, _) => return Err(self.lost(claim)),
+            (OperationResult::Broken, _) => return Err(self.lost(claim)),
             _ => Acquisition::Busy,
         })
     }
 
     fn release_one(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        match self.step(&claim.key, &Verb::Release(claim), None)?.0 {
-            Answer::Released(released) => Ok(released),
+        match self.step(&claim.key, &ListOperation::Release(claim), None)?.0 {
+            OperationResult::Released(released) => Ok(released),
             other => Err(Error::permanent("document", format!("{other:?}"))),
         }
     }
@@ -172,7 +180,7 @@ impl LockDriver for DocumentDriver {
     /// Polls. Whoever polls lets the list move on.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
-            let (_, line) = self.step(&claim.key, &Verb::Look, None)?;
+            let (_, line) = self.step(&claim.key, &ListOperation::Advance, None)?;
             let found = line.find(&claim.id).and_then(|place| line.get(place));
             match found {
                 Some(entry) if entry.broken => return Err(self.lost(claim)),
@@ -191,19 +199,19 @@ impl LockDriver for DocumentDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        Ok(claims.iter().map(|claim| self.renewal(claim, &Verb::Renew(claim))).collect())
+        Ok(claims.iter().map(|claim| self.renewal(claim, &ListOperation::Renew(claim))).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.renewal(claim, &Verb::Shorten(claim, ttl))
+        self.renewal(claim, &ListOperation::Shorten(claim, ttl))
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renewal(claim, &Verb::Downgrade(claim))
+        self.renewal(claim, &ListOperation::Downgrade(claim))
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.renewal(claim, &Verb::Raise(claim, token))
+        self.renewal(claim, &ListOperation::Raise(claim, token))
     }
 
     async fn break_claim(
@@ -213,15 +221,15 @@ impl LockDriver for DocumentDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (answer, _) = self.step(key, &Verb::Break(token, force), Some(record))?;
-        Ok(matches!(answer, Answer::Broke(broke) if !broke.is_empty()))
+        let (answer, _) = self.step(key, &ListOperation::Break(token, force), Some(record))?;
+        Ok(matches!(answer, OperationResult::BrokenClaims(broke) if !broke.is_empty()))
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         let (_, document) = self.store.get(key);
         let now = self.clock().now();
-        let line = Line::window(document.claims, None, None);
-        let shown = line.shown(now).map(|(entry, mode, holds)| {
+        let line = ClaimList::window(document.claims, None, None);
+        let shown = line.live_entries(now).map(|(entry, mode, holds)| {
             let mut standing = ClaimState::new(entry.token, mode, (*entry.with.identity).clone());
             let held = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
             standing.note = entry.with.note.as_deref().map(str::to_owned);
@@ -250,7 +258,7 @@ impl LockDriver for DocumentDriver {
                 && key.name.as_str().starts_with(&request.prefix)
                 && after.as_ref().is_none_or(|after| cursor(&key) > *after);
             let state = if asked_for { self.inspect(&key).await? } else { continue };
-            if state.line.is_empty() {
+            if state.queue.is_empty() {
                 continue;
             }
             if page.states.len() == request.limit.max(1) {

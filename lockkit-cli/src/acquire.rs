@@ -260,7 +260,7 @@ impl<'a> LockRequest<'a> {
         let look = timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await;
         Some(match look {
             Ok(Ok(state)) => {
-                if state.line.iter().all(|s| note::is_this_process(&s.identity))
+                if state.queue.iter().all(|s| note::is_this_process(&s.identity))
                     && state.limit() != Some(0)
                 {
                     return None;

@@ -52,7 +52,7 @@ struct ClaimView<'a> {
 impl<'a> StateView<'a> {
     pub(crate) fn of(state: &'a LockState) -> Self {
         let claims = |holding: bool| {
-            let line = state.line.iter().enumerate();
+            let line = state.queue.iter().enumerate();
             line.filter(move |(_, s)| s.holds() == holding)
                 .map(|(ahead, s)| ClaimView::of(s, ahead + 1))
                 .collect()

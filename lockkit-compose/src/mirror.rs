@@ -230,10 +230,10 @@ impl LockDriver for MirrorDriver {
         let Some(at) = tokens.iter().position(|borne| *borne == token) else {
             return Ok(false);
         };
-        let aim = &state.line[at];
+        let aim = &state.queue[at];
         let broken = giving.break_claim(key, aim.token, mode, record).await?;
         if let Some(tag) = NoteTag::of(aim).filter(|_| broken) {
-            let queue = other.inspect(key).await?.line;
+            let queue = other.inspect(key).await?.queue;
             if let Some(twin) = tag.twin(&queue) {
                 other.break_claim(key, twin.token, mode, record).await?;
             }

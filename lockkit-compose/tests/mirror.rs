@@ -132,7 +132,7 @@ async fn what_is_broken_at_one_is_lost_and_taken_back_at_the_other() {
         let guard = locks.mutex("a").lock().await.unwrap();
         let breaker = over(side.clone());
         let state = breaker.inspect(Space::Lock, "a").await.unwrap();
-        let token = state.line[0].token;
+        let token = state.queue[0].token;
         let how = BreakMode::Forced;
         assert!(breaker.break_lock(Space::Lock, "a", token, how, None).await.unwrap());
         assert!(matches!(guard.lost().await, LossReason::Broken(_)));
@@ -178,7 +178,7 @@ async fn taking_over_twice_changes_nothing_and_the_mirror_shows_the_tokens_it_gi
     let token = guard.token().unwrap();
     assert!(token.get() > base);
     let shown = locks.inspect(Space::Lock, "a").await.unwrap();
-    assert_eq!(shown.line[0].token, token);
+    assert_eq!(shown.queue[0].token, token);
     let how = BreakMode::Graceful;
     assert!(locks.break_lock(Space::Lock, "a", token, how, Some("moved")).await.unwrap());
     assert!(matches!(guard.lost().await, LossReason::Broken(_)));
@@ -201,10 +201,10 @@ async fn what_a_leader_is_known_by_reads_the_same_on_either_side() {
             let leader = one.election("a").leader().await.unwrap().expect("there is a leader");
             assert_eq!(leader.value.as_deref(), value);
             let state = one.inspect(Space::Lock, "a").await.unwrap();
-            assert_eq!(state.line[0].note.as_deref(), value);
+            assert_eq!(state.queue[0].note.as_deref(), value);
             let mut all = pin!(one.list("a"));
             let listed = all.next().await.expect("it is listed").unwrap();
-            assert_eq!(listed.line[0].note.as_deref(), value);
+            assert_eq!(listed.queue[0].note.as_deref(), value);
         }
         leadership.resign().await.unwrap();
     }
@@ -225,7 +225,7 @@ async fn a_leader_that_sits_while_the_tokens_are_taken_over_keeps_the_one_that_i
     for one in [&locks, &watching] {
         assert_eq!(one.election("a").leader().await.unwrap().unwrap().token, first);
         let mut all = pin!(one.list("a"));
-        assert_eq!(all.next().await.expect("it is listed").unwrap().line[0].token, first);
+        assert_eq!(all.next().await.expect("it is listed").unwrap().queue[0].token, first);
     }
     // The next one waits behind it since before; it is the next that is seen, with what it bears.
     let candidate = mirror(&old, &new);
@@ -268,7 +268,7 @@ async fn whoever_holds_after_the_tokens_were_taken_over_is_shown_under_the_token
         let token = guard.token().unwrap();
         assert!(token.get() > 1 << 50, "{name}: {token}");
         for one in [mirror(&old, &new), over(new.clone())] {
-            let line = one.inspect(Space::Lock, name).await.unwrap().line;
+            let line = one.inspect(Space::Lock, name).await.unwrap().queue;
             assert_eq!(line.iter().map(|s| s.token).collect::<Vec<_>>(), [token], "{name}");
         }
     }

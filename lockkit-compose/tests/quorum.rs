@@ -89,7 +89,7 @@ async fn a_break_reaches_the_holder_and_frees_the_lock() {
     let guard = ours.mutex("a").note("why").lock().await.unwrap();
     let token = guard.token().unwrap();
     let state = theirs.inspect(Space::Lock, "a").await.unwrap();
-    assert_eq!(state.line[0].token, token);
+    assert_eq!(state.queue[0].token, token);
     let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     let next = theirs.mutex("a").try_lock().await.unwrap().expect("it is free");
@@ -216,7 +216,7 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let record =
         BreakRecord { by: (*identity).clone(), at_unix_ms: 0, reason: None, forced: false };
     assert!(quorum.break_claim(&key, before, BreakMode::Graceful, &record).await.unwrap());
-    assert!(quorum.inspect(&key).await.unwrap().line[0].broken);
+    assert!(quorum.inspect(&key).await.unwrap().queue[0].broken);
     // As when it was released, and the third has not heard of that yet.
     for member in &all[..2] {
         assert!(member.break_claim(&key, before, BreakMode::Forced, &record).await.unwrap());
@@ -224,10 +224,10 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let (_second, token) = acquire().await;
     assert!(token > before);
     let state = quorum.inspect(&key).await.unwrap();
-    assert_eq!((state.line.len(), state.line[0].token, state.line[0].broken), (1, token, false));
+    assert_eq!((state.queue.len(), state.queue[0].token, state.queue[0].broken), (1, token, false));
     let broken = quorum.break_claim(&key, before, BreakMode::Forced, &record).await.unwrap();
     assert!(!broken, "the claim of that token is gone");
-    assert!(quorum.inspect(&key).await.unwrap().line[0].holds(), "the next one is not broken");
+    assert!(quorum.inspect(&key).await.unwrap().queue[0].holds(), "the next one is not broken");
 }
 
 /// Programs that live for a moment each: what one has begun, the next goes on with.

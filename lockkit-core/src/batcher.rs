@@ -7,6 +7,11 @@
 //!   next leaves without a yield.
 //! - What comes while no request is free leaves together when one is answered: after some yields, so that
 //!   the tasks that were answered come along with their next operations.
+//! - A key has one request in flight. What is asked of it meanwhile leaves together after the answer, in the
+//!   order in which it was asked for: so the release of a claim that the answer granted travels with the next
+//!   acquire of the task whose release it was, and one request is a hand-over. Other keys are not held up.
+//!   Where a batch takes one acquire of a key, that is the rule for exclusive claims only: shared ones have
+//!   nothing to hand over, and would go one after the other.
 //! - At most [`BatchLimits::at_once`] requests are in flight. One without an answer for [`SLOW`] counts no longer:
 //!   what is stuck at one node, or behind one row, must not hold up the rest. Drivers end their
 //!   attempts after some seconds, so a few times that many are in flight at most.
@@ -19,7 +24,7 @@
 //! found by the tasks that wait: each of them tries again after [`PATIENCE`], and submits what may leave by
 //! then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -111,6 +116,8 @@ pub(crate) struct State {
     /// The next number: of an operation, a request, or a yield before a submission.
     next: u64,
     in_flight: Vec<InFlight>,
+    /// The keys of those requests, which have one each.
+    busy: HashSet<Key>,
     /// The yields after which something will be submitted: until then nothing else is.
     collecting: Vec<u64>,
     /// How many operations in a row met no other.
@@ -124,6 +131,8 @@ struct InFlight {
     request: u64,
     /// From when on it does not count.
     slow: Instant,
+    /// What waits for its answer.
+    keys: Vec<Key>,
 }
 
 #[derive(Default)]
@@ -258,8 +267,9 @@ impl Batcher {
         let limits = self.0.limits;
         let mut requests = Vec::new();
         while state.in_flight.len() < limits.at_once {
-            let State { releases, acquires, alone, .. } = &mut *state;
-            let is_blocked = |key: &Key| alone.get(key).is_some_and(|alone| alone.blocks);
+            let State { releases, acquires, alone, busy, .. } = &mut *state;
+            let is_blocked =
+                |key: &Key| busy.contains(key) || alone.get(key).is_some_and(|alone| alone.blocks);
             let mut room = Room::new(limits);
             let releases = releases.fill(&mut room, false, is_blocked);
             let acquires = acquires.fill(&mut room, !limits.same_key, is_blocked);
@@ -269,9 +279,12 @@ impl Batcher {
                 1 => PATIENCE,
                 _ => SLOW,
             };
+            let keys = operations.claims().filter(|claim| limits.one_request_per_key(claim.mode));
+            let keys: Vec<_> = keys.map(|claim| claim.key.clone()).collect();
+            state.busy.extend(keys.iter().cloned());
             let request = Request::new(self, state, operations);
             let slow = Instant::now() + patience;
-            state.in_flight.push(InFlight { request: request.number, slow });
+            state.in_flight.push(InFlight { request: request.number, slow, keys });
             requests.push(request);
         }
         requests
@@ -297,7 +310,7 @@ impl Batcher {
             return None;
         }
         let now = Instant::now();
-        state.in_flight.retain(|it| now < it.slow);
+        state.discard(|it| it.slow <= now);
         state.collecting.clear();
         Some(self.ready(&mut state))
     }
@@ -317,6 +330,17 @@ impl State {
 
     fn pending(&self) -> usize {
         self.releases.len() + self.acquires.len()
+    }
+
+    /// These requests do not count as in flight any more, and hold up no key.
+    fn discard(&mut self, which: impl Fn(&InFlight) -> bool) {
+        for it in self.in_flight.extract_if(.., |it| which(it)) {
+            for key in &it.keys {
+                self.busy.remove(key);
+                self.releases.unblock(key);
+                self.acquires.unblock(key);
+            }
+        }
     }
 
     /// Something is submitted after the next yield.

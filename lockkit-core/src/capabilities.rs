@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Mode;
+
 /// What a driver does and does not do. Public facts, cheap to copy.
 ///
 /// ```
@@ -140,10 +142,13 @@ pub enum LeaseClock {
     Leader,
     /// Each member's own, of several backends.
     Members,
+    /// Those of the other clients: each counts from its own reading of the owner's last sign of life, on a
+    /// monotonic clock.
+    Observers,
 }
 
-/// What operations cost on a warm connection, in round trips: flights of requests that leave
-/// before any answer comes back.
+/// What operations cost on a warm connection, in round trips: requests of which the last leaves
+/// before the first answer comes back count as one.
 ///
 /// ```
 /// use lockkit_core::capabilities::{Capabilities, RoundTrips};
@@ -251,6 +256,9 @@ pub enum TokenSource {
     Counter,
     /// A counter that begins at the server's clock, so that it grows even when data is lost.
     ClockCounter,
+    /// A counter that is never behind the clock of the client that counts it up, so that with sane clocks it
+    /// grows even when data is lost.
+    ClientClocks,
     /// The number that the backend gives to every change of its data (etcd's revision,
     /// ZooKeeper's zxid).
     Revision,
@@ -280,9 +288,9 @@ pub enum Fault {
     /// Nothing passes between a client and the server for longer than the ttl.
     Partition,
     /// The server stands still for longer than the ttl.
-    ServerStandsStill,
+    ServerPaused,
     /// A client's process is stopped for longer than the ttl, while its machine goes on.
-    ClientStandsStill,
+    ClientPaused,
     /// A client's machine is paused from outside for longer than the ttl, so that none of its clocks
     /// counts it: a virtual machine during a live migration or a snapshot.
     ClientMachinePaused,
@@ -325,8 +333,8 @@ impl Fault {
     pub const ALL: [Self; 20] = [
         Self::ConnectionCut,
         Self::Partition,
-        Self::ServerStandsStill,
-        Self::ClientStandsStill,
+        Self::ServerPaused,
+        Self::ClientPaused,
         Self::ClientMachinePaused,
         Self::ClientDies,
         Self::ServerRestarts,
@@ -350,8 +358,8 @@ impl Fault {
         match self {
             Self::ConnectionCut => "connection reset",
             Self::Partition => "client partitioned from the server²",
-            Self::ServerStandsStill => "server paused²",
-            Self::ClientStandsStill => "client paused²",
+            Self::ServerPaused => "server paused²",
+            Self::ClientPaused => "client paused²",
             Self::ClientMachinePaused => "client machine paused²",
             Self::ClientDies => "client crash",
             Self::ServerRestarts => "server crash and restart",
@@ -448,5 +456,10 @@ impl BatchLimits {
     /// in each.
     pub const fn of(operations: usize, at_once: usize) -> Self {
         Self { operations, bytes: 1 << 20, at_once, same_key: false, waits: false }
+    }
+
+    /// Whether operations of one key wait for those before them to be answered, for claims of this mode.
+    pub(crate) fn one_request_per_key(&self, mode: Mode) -> bool {
+        self.same_key || mode == Mode::Exclusive
     }
 }

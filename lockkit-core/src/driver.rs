@@ -63,6 +63,7 @@ pub use crate::registers::{
 };
 pub use crate::server_url::{Pem, PemFiles, ServerUrl};
 pub use crate::state::Version;
+pub use crate::successors::{Following, Successors};
 pub use crate::swap::retry_conflicts;
 pub use crate::url::{UrlOption, join_query, split_query};
 pub use crate::writes::Writes;
@@ -94,7 +95,7 @@ pub use crate::writes::Writes;
 ///     unreachable!("the lock was free");
 /// };
 /// let state = driver.inspect(&claim.key).await?;
-/// assert_eq!(state.line[0].token, grant.token);
+/// assert_eq!(state.queue[0].token, grant.token);
 /// assert_eq!(driver.release(&claim).await?, Released::Removed);
 /// # Ok(()) }
 /// ```

@@ -12,7 +12,7 @@
 //! 2. `driver.rs`, `batch.rs`, `answers.rs`: what a backend does for lockkit, and with which answers.
 //!    Drivers share `url.rs` and `server_url.rs`, `registers.rs`, `claim_data.rs`, `defects.rs`, `swap.rs`,
 //!    `bases.rs`, and `waiting.rs` (how queued claims learn that they hold).
-//! 3. `line.rs`: one queue as a state machine, for backends that leave the rule to the client. `memory.rs`
+//! 3. `claim_list.rs`: one queue as a state machine, for backends that leave the rule to the client. `memory.rs`
 //!    is a driver around it, and the reference for all others.
 //! 4. `deadline.rs` and `clock.rs`: from which moment a lease counts, and how long it is trusted.
 //! 5. One lock on its way: `sync/mutex.rs` → `sync/handle.rs` → `acquire.rs` → `batcher.rs` → the driver;
@@ -33,6 +33,7 @@ mod batcher;
 pub mod capabilities;
 mod claim;
 mod claim_data;
+pub mod claim_list;
 pub mod clock;
 mod concurrency;
 mod deadline;
@@ -43,8 +44,7 @@ mod evidence;
 mod fresh;
 mod guard;
 mod held_lock;
-pub mod line;
-mod looking;
+mod inspection;
 mod manager;
 pub mod memory;
 mod name;
@@ -63,6 +63,7 @@ mod server_url;
 mod settings;
 mod shared;
 pub mod state;
+mod successors;
 mod swap;
 pub mod sync;
 #[cfg(feature = "testing")]

@@ -277,7 +277,10 @@ impl LockManager {
         if registry.is_forked() {
             return;
         }
-        for record in registry.close() {
+        let mut records = registry.close();
+        // First what waits: it must not be granted what is released here.
+        records.sort_by_key(|record| !record.is_waiting());
+        for record in records {
             if record.lose(LossReason::ShutDown) {
                 registry.release_of(&record);
             }

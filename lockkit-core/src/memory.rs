@@ -9,23 +9,27 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, WakeUp};
+use crate::claim_list;
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
     Acquire, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, RegisterKey, Registers,
     Renewal, SetLimit,
 };
-use crate::line;
 use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
 use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
-mod bells;
-mod shelf;
+mod register_store;
+#[cfg(feature = "testing")]
+pub(crate) mod script;
 mod store;
+mod waiting_tasks;
 
-use bells::Calls;
-use shelf::Shelf;
-use store::{Lines, Turn};
+use register_store::RegisterStore;
+#[cfg(feature = "testing")]
+use script::Script;
+use store::{QueueStore, Turn};
+use waiting_tasks::WakeUps;
 
 const BACKEND: &str = "memory";
 /// A long batch of renewals lets others in between after this many.
@@ -52,12 +56,12 @@ const RENEWED_AT_ONCE: usize = 128;
 pub struct MemoryDriver {
     pub(crate) shared: Arc<Shared>,
     #[cfg(feature = "testing")]
-    pub(crate) script: Option<Arc<crate::testing::Script>>,
+    pub(crate) script: Option<Arc<Script>>,
 }
 
 pub(crate) struct Shared {
-    lines: Store<Lines, Key>,
-    shelf: Store<Shelf, RegisterKey>,
+    queues: Store<QueueStore, Key>,
+    registers: Store<RegisterStore, RegisterKey>,
 }
 
 /// What is kept, under a lock, and who watches parts of it.
@@ -86,7 +90,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.faults = &[
         (Fault::ConnectionCut, Guarantee::Impossible),
         (Fault::Partition, Guarantee::Impossible),
-        (Fault::ServerStandsStill, Guarantee::Impossible),
+        (Fault::ServerPaused, Guarantee::Impossible),
         (Fault::ServerRestarts, Guarantee::Impossible),
         (Fault::WritesLost, Guarantee::Impossible),
         (Fault::DataLost, Guarantee::Impossible),
@@ -109,10 +113,10 @@ impl MemoryDriver {
 
     /// A store of its own, on another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let lines = Store::new(&clock, Lines::new);
-        let shelf = Store::new(&clock, Shelf::new);
+        let queues = Store::new(&clock, QueueStore::new);
+        let registers = Store::new(&clock, RegisterStore::new);
         Self {
-            shared: Arc::new(Shared { lines, shelf }),
+            shared: Arc::new(Shared { queues, registers }),
             #[cfg(feature = "testing")]
             script: None,
         }
@@ -151,21 +155,21 @@ impl<S, K> Store<S, K> {
 
     /// One verb. The clock is read inside, so that time never goes back from one verb to the next;
     /// notifications are sent outside.
-    fn apply<R>(&self, verb: impl FnOnce(&mut S, Moment, &mut Calls) -> R) -> Result<R, Error> {
-        let mut calls = Calls::new();
-        let result = verb(&mut *whole(&self.state)?, self.clock.now(), &mut calls);
-        calls.iter().for_each(|bell| bell.notify_one());
+    fn apply<R>(&self, verb: impl FnOnce(&mut S, Moment, &mut WakeUps) -> R) -> Result<R, Error> {
+        let mut wake_ups = WakeUps::new();
+        let result = verb(&mut *whole(&self.state)?, self.clock.now(), &mut wake_ups);
+        wake_ups.iter().for_each(|task| task.notify_one());
         Ok(result)
     }
 
-    /// Returns when the bell rings, and at `end` if there is one.
-    async fn wait(&self, bell: &Notify, end: Option<Moment>) {
+    /// Returns when the task rings, and at `end` if there is one.
+    async fn wait(&self, task: &Notify, end: Option<Moment>) {
         let Some(end) = end else {
-            return bell.notified().await;
+            return task.notified().await;
         };
         tokio::select! {
             biased;
-            () = bell.notified() => (),
+            () = task.notified() => (),
             () = sleep_until(&*self.clock, end) => (),
         }
     }
@@ -188,7 +192,7 @@ impl LockDriver for MemoryDriver {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.shared.lines.clock.clone()
+        self.shared.queues.clock.clone()
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -196,35 +200,34 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        let submit = |lines: &mut Lines, now, calls: &mut Calls| {
+        let submit = |queues: &mut QueueStore, now, wake_ups: &mut WakeUps| {
             let mut released = Vec::with_capacity(batch.releases.len());
             for claim in batch.releases {
-                let release = lines.release(claim, now, calls);
+                let release = queues.release(claim, now, wake_ups);
                 released.push(release.map(Into::into).map_err(BatchError::refused));
             }
             let mut acquired = Vec::with_capacity(batch.acquires.len());
             for Acquire { claim, patience } in batch.acquires {
                 let acquire = match self.refusal(claim) {
                     Some(error) => Err(error),
-                    None => lines.acquire(claim, *patience, now, calls),
+                    None => queues.acquire(claim, *patience, now, wake_ups),
                 };
                 acquired.push(acquire.map(Into::into).map_err(BatchError::refused));
             }
             BatchOutcome { released, acquired }
         };
-        self.shared.lines.apply(submit).map_err(BatchError::refused)
+        self.shared.queues.apply(submit).map_err(BatchError::refused)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let waiting = Waiting { shared: &self.shared, claim, bell: Arc::new(Notify::new()) };
+        let waiting = Waiting { shared: &self.shared, claim, task: Arc::new(Notify::new()) };
         loop {
-            let turn = self
-                .shared
-                .lines
-                .apply(|lines, now, calls| lines.turn(claim, &waiting.bell, now, calls))??;
+            let turn = self.shared.queues.apply(|queues, now, wake_ups| {
+                queues.turn(claim, &waiting.task, now, wake_ups)
+            })??;
             match turn {
                 Turn::Holds(grant) => return Ok(grant),
-                Turn::Waits(end) => self.shared.lines.wait(&waiting.bell, end).await,
+                Turn::Waits(end) => self.shared.queues.wait(&waiting.task, end).await,
             }
         }
     }
@@ -232,10 +235,15 @@ impl LockDriver for MemoryDriver {
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
-            self.shared.lines.apply(|lines, now, calls| {
+            self.shared.queues.apply(|queues, now, wake_ups| {
                 let renew = |claim: &Arc<Claim>| match self.silence(claim, now) {
                     Some(error) => Err(error),
-                    None => lines.on_claim(claim, &line::Verb::Renew(claim), now, calls),
+                    None => queues.on_claim(
+                        claim,
+                        &claim_list::ListOperation::Renew(claim),
+                        now,
+                        wake_ups,
+                    ),
                 };
                 renewals.extend(some.iter().map(renew));
             })?;
@@ -244,13 +252,17 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        let step = line::Verb::Shorten(claim, ttl);
-        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        let step = claim_list::ListOperation::Shorten(claim, ttl);
+        self.shared
+            .queues
+            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let step = line::Verb::Downgrade(claim);
-        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        let step = claim_list::ListOperation::Downgrade(claim);
+        self.shared
+            .queues
+            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
     }
 
     async fn break_claim(
@@ -261,17 +273,17 @@ impl LockDriver for MemoryDriver {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let record = record.clone();
-        self.shared
-            .lines
-            .apply(|lines, now, calls| lines.break_claim(key, token, force, record, now, calls))?
+        self.shared.queues.apply(|queues, now, wake_ups| {
+            queues.break_claim(key, token, force, record, now, wake_ups)
+        })?
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.shared.lines.apply(|lines, now, _| lines.view(key, now).0)
+        self.shared.queues.apply(|queues, now, _| queues.view(key, now).0)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.lines.apply(|lines, now, _| lines.list(request, now))?
+        self.shared.queues.apply(|queues, now, _| queues.list(request, now))?
     }
 
     async fn namespaces(
@@ -279,43 +291,47 @@ impl LockDriver for MemoryDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        let mut all = self.shared.shelf.apply(|shelf, now, _| shelf.namespaces(now))?;
-        self.shared.lines.apply(|lines, now, _| all.extend(lines.namespaces(now)))?;
+        let mut all = self.shared.registers.apply(|registers, now, _| registers.namespaces(now))?;
+        self.shared.queues.apply(|queues, now, _| all.extend(queues.namespaces(now)))?;
         let behind = all.into_iter().filter(|namespace| after.is_none_or(|a| namespace > a));
         Ok(Listed::first(limit, behind))
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        let watching = self.shared.lines.watchers.watch(key.clone());
+        let watching = self.shared.queues.watchers.watch(key.clone());
         loop {
             let (state, next_end) =
-                self.shared.lines.apply(|lines, now, _| lines.view(key, now))?;
+                self.shared.queues.apply(|queues, now, _| queues.view(key, now))?;
             if !state.same_queue(seen) {
                 return Ok(state);
             }
-            self.shared.lines.wait(&watching.bell, next_end).await;
+            self.shared.queues.wait(&watching.wake, next_end).await;
         }
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let step = line::Verb::Raise(claim, token);
-        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        let step = claim_list::ListOperation::Raise(claim, token);
+        self.shared
+            .queues
+            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.shared.lines.apply(|lines, now, calls| lines.resize(key, limit, now, calls))?
+        self.shared
+            .queues
+            .apply(|queues, now, wake_ups| queues.resize(key, limit, now, wake_ups))?
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.shared.lines.apply(|lines, _, _| lines.base(namespace))
+        self.shared.queues.apply(|queues, _, _| queues.base(namespace))
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.lines.apply(|lines, _, _| lines.raise_base(namespace, base))
+        self.shared.queues.apply(|queues, _, _| queues.raise_base(namespace, base))
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        drop(whole(&self.shared.lines.state)?);
+        drop(whole(&self.shared.queues.state)?);
         Ok(Health::well("memory of this process").with(Finding {
             severity: Severity::Note,
             what: "These locks keep out nobody but other tasks of this process.".to_owned(),
@@ -329,14 +345,16 @@ impl LockDriver for MemoryDriver {
 struct Waiting<'a> {
     shared: &'a Shared,
     claim: &'a Claim,
-    bell: Arc<Notify>,
+    task: Arc<Notify>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // An error means that the store is out of use: nothing to leave then.
-        let _ =
-            self.shared.lines.apply(|lines, _, calls| lines.hush(self.claim, &self.bell, calls));
+        let _ = self
+            .shared
+            .queues
+            .apply(|queues, _, wake_ups| queues.stop_waiting(self.claim, &self.task, wake_ups));
     }
 }
 

@@ -181,7 +181,7 @@ impl Drop for Core {
 
 /// A state as users see it: with the namespace's base added to the tokens.
 pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    for standing in &mut state.line {
+    for standing in &mut state.queue {
         let number = standing.token.get().saturating_add(base);
         standing.token = Token::new(number).unwrap_or(standing.token);
         standing.unmark();

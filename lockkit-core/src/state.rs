@@ -26,7 +26,7 @@ pub struct LockState {
     /// Which list.
     pub key: Key,
     /// The live claims, in order. Those who hold come first.
-    pub line: Vec<ClaimState>,
+    pub queue: Vec<ClaimState>,
     /// The last time that a claim of this list was broken, if the backend still knows.
     pub last_break: Option<BreakRecord>,
     /// Why the list cannot be read, in a listing: the backend keeps something else in its place.
@@ -36,28 +36,28 @@ pub struct LockState {
 
 impl LockState {
     /// A state, for drivers.
-    pub fn new(key: Key, line: Vec<ClaimState>, last_break: Option<BreakRecord>) -> Self {
-        Self { key, line, last_break, damaged: None }
+    pub fn new(key: Key, queue: Vec<ClaimState>, last_break: Option<BreakRecord>) -> Self {
+        Self { key, queue, last_break, damaged: None }
     }
 
     /// A list that cannot be read, for drivers' listings.
     pub fn damaged(key: Key, why: impl Into<String>) -> Self {
-        Self { key, line: Vec::new(), last_break: None, damaged: Some(why.into()) }
+        Self { key, queue: Vec::new(), last_break: None, damaged: Some(why.into()) }
     }
 
     /// The claims that hold.
     pub fn holders(&self) -> impl Iterator<Item = &ClaimState> {
-        self.line.iter().filter(|s| s.holds())
+        self.queue.iter().filter(|s| s.holds())
     }
 
     /// The claims that wait, first the next.
     pub fn waiters(&self) -> impl Iterator<Item = &ClaimState> {
-        self.line.iter().filter(|s| !s.holds())
+        self.queue.iter().filter(|s| !s.holds())
     }
 
     /// Whether no claim holds it or waits for it.
     pub fn is_free(&self) -> bool {
-        self.line.is_empty() && self.damaged.is_none()
+        self.queue.is_empty() && self.damaged.is_none()
     }
 
     /// The lock's name.
@@ -72,14 +72,14 @@ impl LockState {
 
     /// The limit of a semaphore in use.
     pub fn limit(&self) -> Option<u32> {
-        self.line.first().and_then(|s| s.mode.limit())
+        self.queue.first().and_then(|s| s.mode.limit())
     }
 
     /// Whether the same claims stand in both lists in the same roles.
     pub fn same_queue(&self, other: &Self) -> bool {
         let role = |s: &ClaimState| (s.token, s.mode, s.holds(), s.broken);
-        self.line.len() == other.line.len()
-            && self.line.iter().map(role).eq(other.line.iter().map(role))
+        self.queue.len() == other.queue.len()
+            && self.queue.iter().map(role).eq(other.queue.iter().map(role))
     }
 }
 
@@ -96,7 +96,7 @@ pub const MARK: char = '\u{1f}';
 ///
 /// let _guard = locks.mutex("nightly").note("backup of Monday").lock().await?;
 /// let state = locks.inspect(Space::Lock, "nightly").await?;
-/// let holder = &state.line[0];
+/// let holder = &state.queue[0];
 /// assert!(holder.holds());
 /// println!("{} for {:?}: {:?}", holder.identity, holder.held_for, holder.note);
 /// # Ok(()) }

@@ -22,17 +22,13 @@
 //! # }
 //! ```
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::concurrency::locked;
-use crate::driver::{BreakMode, LockDriver, no_answer};
+use crate::driver::{BreakMode, LockDriver};
+use crate::memory::script::Script;
 use crate::shared::Core;
-use crate::{
-    BreakRecord, Claim, Error, Guard, LockManager, LossReason, MemoryDriver, Space, observe,
-};
+use crate::{BreakRecord, Error, Guard, LockManager, LossReason, MemoryDriver, Space, observe};
 
 /// A manager on a store of its own, and the hand that moves what happens to its locks.
 pub fn locks() -> (LockManager, Hand) {
@@ -128,7 +124,7 @@ impl Hand {
     /// `lock()` repeats what failed with a [retryable](Error::is_retryable) error, the `try_` forms do
     /// not.
     pub fn refuse_next(&self, name: &str, error: Error) {
-        locked(&self.script.refusals).entry(name.to_owned()).or_default().push_back(error);
+        self.script.refuse(name, error);
     }
 
     /// From now on and for this long, the program's renewals of the lock of this name get no answer.
@@ -136,7 +132,7 @@ impl Hand {
     /// ([`LossReason::Unreachable`]); otherwise it is renewed afterwards.
     pub fn hold_up_renewals(&self, name: &str, time: Duration) {
         let until = self.core.clock().now().after(time);
-        locked(&self.script.silent_until).insert(name.to_owned(), until);
+        self.script.silence_until(name, until);
     }
 
     /// From now on the program's manager, its clones and guards find themselves in a fork of the process
@@ -155,26 +151,5 @@ impl Hand {
     /// The store, for managers with settings of their own.
     pub fn store(&self) -> &MemoryDriver {
         &self.store
-    }
-}
-
-/// Faults that a test has asked for, by the lock's name.
-#[derive(Debug, Default)]
-pub(crate) struct Script {
-    refusals: Mutex<HashMap<String, VecDeque<Error>>>,
-    silent_until: Mutex<HashMap<String, Moment>>,
-}
-
-impl MemoryDriver {
-    /// The error for an acquire of this claim, if a test has asked for one.
-    pub(crate) fn refusal(&self, claim: &Claim) -> Option<Error> {
-        let mut refusals = locked(&self.script.as_ref()?.refusals);
-        refusals.get_mut(claim.key.name.as_str())?.pop_front()
-    }
-
-    /// The error for a renewal of this claim, where a test wants that it gets no answer now.
-    pub(crate) fn silence(&self, claim: &Claim, now: Moment) -> Option<Error> {
-        let until = *locked(&self.script.as_ref()?.silent_until).get(claim.key.name.as_str())?;
-        (now < until).then(|| no_answer("memory"))
     }
 }

@@ -1,9 +1,9 @@
-//! How claims that wait learn that they hold, for drivers whose server applies the rule: a bell for
-//! each claim that waits through one driver. A message of the server rings it; where messages cannot
+//! How claims that wait learn that they hold, for drivers whose server applies the rule: a notification for
+//! each claim that waits through one driver. A message of the server triggers it; where messages cannot
 //! come or may be lost, the driver asks, for all claims that are due in one request.
 //!
 //! # Using it
-//! A driver keeps one [`Waiters`] and implements [`Attendant`], which says how to ask and how to
+//! A driver keeps one [`Waiters`] and implements [`PolledDriver`], which says how to ask and how to
 //! listen. It says which batches it is [submitting](Waiters::submitting) and what its
 //! claims [acquired](Waiters::acquired), and answers
 //! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiters::outcome`].
@@ -22,11 +22,11 @@ use crate::concurrency::{locked, once_there};
 use crate::driver::{Acquire, Acquisition, Batch, ClaimId, Grant, Patience, Renewal};
 use crate::{Claim, Error, LossReason};
 
-mod attend;
+mod poller;
 pub(crate) mod watchers;
 
-pub use attend::Attendant;
-pub use watchers::RegisterBells;
+pub use poller::PolledDriver;
+pub use watchers::RegisterWatchers;
 
 /// A lease ends behind its last millisecond.
 const BEHIND: Duration = Duration::from_millis(1);
@@ -36,12 +36,12 @@ const BEHIND: Duration = Duration::from_millis(1);
 pub struct Waiters<K> {
     name: fn(&ClaimId) -> K,
     waiters: Mutex<HashMap<K, Arc<Waiter>>>,
-    /// Rung when a claim begins to wait.
-    came: Notify,
-    /// Rung when a claim is to be asked about at another time.
+    /// Notified when a claim begins to wait.
+    queued_one: Notify,
+    /// Notified when a claim is to be asked about at another time.
     rearmed: Arc<Notify>,
     /// Whether messages are known to arrive.
-    told: AtomicBool,
+    notified: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -49,22 +49,23 @@ pub struct Waiters<K> {
 struct Waiter {
     claim: Arc<Claim>,
     note: Mutex<Note>,
-    bell: Notify,
+    wake: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Note {
     outcome: Option<Result<Grant, Error>>,
     /// Ask now, whatever an answer says that was under way.
-    at_once: bool,
+    ask_now: bool,
     /// When to ask.
     at: Option<Moment>,
-    /// How often it was asked about in vain.
+    /// How many claims were ahead when it was last asked about, and how often in vain since there were so many.
+    ahead: u32,
     asked: u32,
     /// Whether a message of the server said that it holds.
     notified: bool,
     /// Whether it is known to be in line, so that an answer that it is not is the truth.
-    in_line: bool,
+    is_queued: bool,
 }
 
 impl<K: Eq + Hash> Waiters<K> {
@@ -74,9 +75,9 @@ impl<K: Eq + Hash> Waiters<K> {
         Self {
             name,
             waiters: Mutex::default(),
-            came: Notify::new(),
+            queued_one: Notify::new(),
             rearmed: Arc::default(),
-            told: AtomicBool::new(false),
+            notified: AtomicBool::new(false),
             tasks: Mutex::default(),
         }
     }
@@ -95,7 +96,7 @@ impl<K: Eq + Hash> Waiters<K> {
             }
         }
         drop(waiters);
-        self.came.notify_waiters();
+        self.queued_one.notify_waiters();
     }
 
     /// What became of the acquire of this claim; `lease` as in [`queued`](Self::queued).
@@ -109,7 +110,7 @@ impl<K: Eq + Hash> Waiters<K> {
             Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
             // It may be in the queue: it is known here until it is released.
             Err(Error::Backend { .. }) => {}
-            _ => self.strike(id),
+            _ => self.remove(id),
         }
     }
 
@@ -122,7 +123,7 @@ impl<K: Eq + Hash> Waiters<K> {
     }
 
     /// The claim does not wait any more, or never did.
-    pub fn strike(&self, id: &ClaimId) {
+    pub fn remove(&self, id: &ClaimId) {
         locked(&self.waiters).remove(&(self.name)(id));
     }
 
@@ -130,20 +131,21 @@ impl<K: Eq + Hash> Waiters<K> {
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
-    pub async fn somebody(&self) {
-        once_there(&self.came, || (!locked(&self.waiters).is_empty()).then_some(())).await;
+    pub async fn once_any(&self) {
+        once_there(&self.queued_one, || (!locked(&self.waiters).is_empty()).then_some(())).await;
     }
 
     /// An answer said that the claim is in line behind so many, and when the lease ends on which that
-    /// depends: then it is asked about again, and before that where nobody tells it.
+    /// depends: then it is asked about again, and before that where no message comes.
     pub fn queued(&self, id: &ClaimId, ahead: u32, lease: Option<Duration>) {
         let Some(waiter) = self.find(&(self.name)(id)) else { return };
         let mut note = locked(&waiter.note);
-        note.in_line = true;
-        let mut after = lease.map_or(attend::SELDOM, |left| left + BEHIND);
-        if !self.is_told() {
-            note.asked = note.asked.saturating_add(1);
-            after = after.min(attend::pause(ahead, note.asked));
+        note.is_queued = true;
+        let mut after = lease.map_or(poller::SELDOM, |left| left + BEHIND);
+        if !self.gets_notifications() {
+            note.asked = if ahead < note.ahead { 0 } else { note.asked.saturating_add(1) };
+            note.ahead = ahead;
+            after = after.min(poller::pause(ahead, note.asked));
         }
         self.arm(&mut note, after);
     }
@@ -168,38 +170,45 @@ impl<K: Eq + Hash> Waiters<K> {
     }
 
     /// The claim of this name is to be asked about now.
-    pub fn ring(&self, name: &K) {
+    pub fn ask_now(&self, name: &K) {
         if let Some(waiter) = self.find(name) {
             self.ask_at_once(&waiter);
         }
     }
 
+    /// Those claims are to be asked about now: an answer that may have been about them was lost, say.
+    pub fn ask_about_those(&self, which: impl Fn(&Claim) -> bool) {
+        let waiters = locked(&self.waiters);
+        let those: Vec<_> = waiters.values().filter(|it| which(&it.claim)).cloned().collect();
+        drop(waiters);
+        those.iter().for_each(|waiter| self.ask_at_once(waiter));
+    }
+
     /// All are to be asked about: messages may have been missed.
-    pub fn ring_all(&self) {
-        let all: Vec<_> = locked(&self.waiters).values().cloned().collect();
-        all.iter().for_each(|waiter| self.ask_at_once(waiter));
+    pub fn ask_about_all(&self) {
+        self.ask_about_those(|_| true);
     }
 
     /// Whether messages are known to arrive.
-    pub fn is_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    pub fn gets_notifications(&self) -> bool {
+        self.notified.load(Ordering::Relaxed)
     }
 
     /// Messages arrive from now on. Asks about all claims: nobody listened for them until now.
-    pub fn is_listening(&self) {
-        self.told.store(true, Ordering::Relaxed);
-        self.ring_all();
+    pub fn listening_started(&self) {
+        self.notified.store(true, Ordering::Relaxed);
+        self.ask_about_all();
     }
 
     /// Nobody knows any more whether messages arrive: all are asked about from now on.
-    pub fn is_deaf(&self) {
-        if self.told.swap(false, Ordering::Relaxed) {
-            self.ring_all();
+    pub fn listening_ended(&self) {
+        if self.notified.swap(false, Ordering::Relaxed) {
+            self.ask_about_all();
         }
     }
 
     /// Returns once the claim holds, or is lost. What was told stays until the claim is
-    /// [struck](Self::strike).
+    /// [removed](Self::remove).
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
@@ -210,7 +219,7 @@ impl<K: Eq + Hash> Waiters<K> {
             if let Some(outcome) = locked(&waiter.note).outcome.clone() {
                 return outcome;
             }
-            waiter.bell.notified().await;
+            waiter.wake.notified().await;
         }
     }
 
@@ -224,21 +233,21 @@ impl<K: Eq + Hash> Waiters<K> {
         let waiter = self.waiter(claim);
         self.expect(&waiter);
         while !locked(&waiter.note).notified {
-            waiter.bell.notified().await;
+            waiter.wake.notified().await;
         }
     }
 
-    /// Ends the tasks that [attend](Self::attend) to the claims.
+    /// Ends the tasks that [attend](Self::start_polling) to the claims.
     pub fn close(&self) {
         locked(&self.tasks).drain(..).for_each(|task| task.abort());
-        self.told.store(false, Ordering::Relaxed);
+        self.notified.store(false, Ordering::Relaxed);
     }
 
     fn waiter(&self, claim: &Arc<Claim>) -> Arc<Waiter> {
         let name = (self.name)(&claim.id);
         let waiter =
             locked(&self.waiters).entry(name).or_insert_with(|| Waiter::new(claim)).clone();
-        self.came.notify_waiters();
+        self.queued_one.notify_waiters();
         waiter
     }
 
@@ -249,14 +258,14 @@ impl<K: Eq + Hash> Waiters<K> {
     /// It is in line. If nobody has asked or listened for it, what it may have missed is asked for.
     fn expect(&self, waiter: &Waiter) {
         let mut note = locked(&waiter.note);
-        note.in_line = true;
+        note.is_queued = true;
         if note.at.is_none() && note.outcome.is_none() {
             self.arm(&mut note, Duration::ZERO);
         }
     }
 
     fn ask_at_once(&self, waiter: &Waiter) {
-        locked(&waiter.note).at_once = true;
+        locked(&waiter.note).ask_now = true;
         self.rearmed.notify_one();
     }
 
@@ -270,8 +279,8 @@ impl<K: Eq + Hash> Waiters<K> {
         let (mut due, mut next) = (Vec::new(), None::<Moment>);
         for waiter in locked(&self.waiters).values() {
             let note = locked(&waiter.note);
-            match note.at.filter(|_| note.in_line && note.outcome.is_none()) {
-                Some(at) if note.at_once || at <= now => due.push(waiter.clone()),
+            match note.at.filter(|_| note.is_queued && note.outcome.is_none()) {
+                Some(at) if note.ask_now || at <= now => due.push(waiter.clone()),
                 Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 None => {}
             }
@@ -282,17 +291,17 @@ impl<K: Eq + Hash> Waiters<K> {
 
 impl Waiter {
     fn new(claim: &Arc<Claim>) -> Arc<Self> {
-        let (note, bell) = (Mutex::default(), Notify::new());
-        Arc::new(Self { claim: claim.clone(), note, bell })
+        let (note, wake) = (Mutex::default(), Notify::new());
+        Arc::new(Self { claim: claim.clone(), note, wake })
     }
 
     fn end(&self, outcome: Result<Grant, Error>) {
         locked(&self.note).outcome = Some(outcome);
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
     /// What an answer says; `None` for one that waits on.
-    fn told(&self, renewal: Renewal) -> Option<u32> {
+    fn answered(&self, renewal: Renewal) -> Option<u32> {
         let reason = match renewal {
             Renewal::Waits { ahead } => return Some(ahead),
             Renewal::Holds(grant) => {

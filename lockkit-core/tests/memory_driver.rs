@@ -175,7 +175,7 @@ async fn a_late_renewal_with_a_short_ttl_does_not_shorten() {
     driver.renew(&[Arc::new(short)]).await.unwrap();
     tokio::time::advance(HOLD - MS).await;
     let state = driver.inspect(&long.key).await.unwrap();
-    assert_eq!(state.line[0].expires_in, MS);
+    assert_eq!(state.queue[0].expires_in, MS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,7 +219,7 @@ async fn a_graceful_break_hands_on_only_when_the_holder_lets_go_or_its_lease_end
         settle().await;
         assert!(!waiter.task.is_finished(), "exclusion holds");
         let state = driver.inspect(key).await.unwrap();
-        assert!(state.line[0].broken && state.last_break.as_ref() == Some(&record));
+        assert!(state.queue[0].broken && state.last_break.as_ref() == Some(&record));
         let begun = Instant::now();
         if lets_go {
             driver.release(&holder).await.unwrap();
@@ -265,7 +265,7 @@ async fn one_who_waits_is_told_at_once_that_its_claim_was_broken() {
     for force in [BreakMode::Graceful, BreakMode::Forced] {
         let waiter = Waiter::new(&driver, claim("a", Mode::Exclusive)).await;
         let state = driver.inspect(&holder.key).await.unwrap();
-        let token = state.line.last().unwrap().token;
+        let token = state.queue.last().unwrap().token;
         let record = record(force == BreakMode::Forced);
         driver.break_claim(&holder.key, token, force, &record).await.unwrap();
         settle().await;

@@ -174,7 +174,7 @@ impl Both {
             }
             Verb::Break(lock, at, force) => {
                 let key = key(*lock);
-                let line = model.look(&key, now).line;
+                let line = model.look(&key, now).queue;
                 let Some(token) = (!line.is_empty()).then(|| line[at.index(line.len())].token)
                 else {
                     return pair((), ());

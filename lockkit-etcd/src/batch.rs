@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::acquire::PendingAcquire;
 use crate::client::{ATTEMPT, BACKEND, EtcdError, EtcdResult, Response, revision};
+use crate::heir::Heir;
 use crate::leases::Lease;
 use crate::locks::EtcdLocks;
 use crate::release::PendingRelease;
@@ -89,6 +90,10 @@ impl Request {
         }
         let acquires = parts.split_off(self.releases.len());
         Ok((parts, acquires))
+    }
+
+    fn heirs(&self) -> impl Iterator<Item = &Heir> {
+        self.releases.iter().filter_map(|(_, release)| release.heir.as_ref())
     }
 
     fn abandon(&self) {
@@ -181,6 +186,7 @@ impl EtcdLocks {
                 Err(EtcdError::LeaseGone) => progress.send_again(&request),
                 Err(EtcdError::Failed { error, ambiguous }) => {
                     progress.ambiguous += ambiguous;
+                    self.look_after(&request);
                     let error = progress.failed(error);
                     if !progress.answered {
                         return Err(error);
@@ -196,7 +202,10 @@ impl EtcdLocks {
     /// The next request, of all operations that are to be sent.
     async fn prepare(&self, batch: Batch<'_>, progress: &mut Progress) -> Request {
         let release = |at: usize| (at, self.pending_release(&batch.releases[at]));
-        let releases = progress.releases.drain(..).map(release).collect();
+        let mut releases: Vec<_> = progress.releases.drain(..).map(release).collect();
+        for (_, release) in &mut releases {
+            release.heir = self.heir_of(release, batch).await;
+        }
         let pending = progress.acquires.drain(..).map(|(at, pending)| async move {
             match pending {
                 Some(pending) => (at, Ok(pending)),
@@ -266,9 +275,12 @@ impl EtcdLocks {
     /// retired that it names: see [`Leases`](crate::leases::Leases).
     async fn send(&self, request: &Request) -> EtcdResult<Response<TxnResponse>> {
         let leases = request.acquires.iter().flat_map(|(_, acquire)| acquire.leases());
-        let named = leases.map(|lease| (lease.id, lease.clone())).collect();
+        let named: HashMap<_, _> = leases.map(|lease| (lease.id, lease.clone())).collect();
+        let targets = request.heirs().map(|heir| (heir.target.id, heir.target.clone()));
+        let all: HashMap<_, _> = named.clone().into_iter().chain(targets).collect();
+        request.heirs().for_each(|heir| self.note_heir(heir));
         let mut unanswered = Unanswered { locks: self, named };
-        let fresh = join_all(unanswered.named.values().map(|lease| self.leases.freshen(lease)));
+        let fresh = join_all(all.values().map(|lease| self.leases.freshen(lease)));
         let (reply, _) = join(self.client.txn_within(ATTEMPT, || request.txn()), fresh).await;
         match &reply {
             Ok(Response { ambiguous: 0, .. }) | Err(EtcdError::Failed { ambiguous: 0, .. }) => {
@@ -276,12 +288,21 @@ impl EtcdLocks {
             }
             // Refused as a whole. One of them has ended, which etcd does not tell.
             Err(EtcdError::LeaseGone) => {
-                let named = std::mem::take(&mut unanswered.named);
-                join_all(named.values().map(|lease| self.leases.keep(lease))).await;
+                unanswered.named.clear();
+                join_all(all.values().map(|lease| self.leases.keep(lease))).await;
+                let sent = SteadyClock.now();
+                request.heirs().for_each(|heir| self.note_succession(heir, None, sent));
             }
             _ => {}
         }
         reply
+    }
+
+    /// No answer has come: each claim of the request may be out of its queue, and the one after it may hold.
+    /// Their waiters read their queues.
+    fn look_after(&self, request: &Request) {
+        let positions = request.releases.iter().filter_map(|(_, release)| release.position());
+        positions.for_each(|position| self.successors.wake(&position));
     }
 
     async fn decode_acquire(

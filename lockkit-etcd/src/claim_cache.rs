@@ -8,7 +8,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 
 use crate::leases::Lease;
-use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
+use crate::queue_snapshot::{Position, QueueSnapshot, StoredClaim};
 
 /// What this driver knows of one of its claims.
 #[derive(Clone, Debug)]
@@ -70,13 +70,16 @@ impl CachedClaim {
 }
 
 /// Forgets claims that are over and were never released: no client asked about them for their ttl, nor
-/// kept their lease alive.
-pub(crate) fn make_room(cached_claims: &mut HashMap<ClaimId, CachedClaim>) {
+/// kept their lease alive. Returns where they were.
+pub(crate) fn make_room(cached_claims: &mut HashMap<ClaimId, CachedClaim>) -> Vec<Position> {
     let now = SteadyClock.now();
-    cached_claims
-        .retain(|_, cached| cached.asked.after(cached.lease.ttl).max(cached.lease.until()) >= now);
+    let is_over =
+        |cached: &CachedClaim| cached.asked.after(cached.lease.ttl).max(cached.lease.until()) < now;
+    let over = cached_claims.extract_if(|_, cached| is_over(cached));
+    let left = over.map(|(_, cached)| cached.stored.position()).collect();
     // So that the next time is far away.
     cached_claims.reserve(cached_claims.len());
+    left
 }
 
 #[cfg(test)]
@@ -106,7 +109,7 @@ mod tests {
         cached_claims.insert(ids[1], cached(just_now, long_ago));
         cached_claims.insert(ids[2], cached(long_ago, just_now));
         cached_claims.insert(ids[3], cached(just_now, just_now));
-        make_room(&mut cached_claims);
+        assert_eq!(make_room(&mut cached_claims).len(), 1);
         assert!(!cached_claims.contains_key(&ids[0]));
         assert_eq!(cached_claims.len(), 3);
         assert!(cached_claims.capacity() >= 6, "the next time is far away");

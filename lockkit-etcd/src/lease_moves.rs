@@ -134,8 +134,7 @@ impl EtcdLocks {
         target: &Arc<Lease>,
         moving: &'a [LeaseMove],
     ) -> (NotedMoves<'a>, bool) {
-        static MOVES: AtomicU64 = AtomicU64::new(0);
-        let number = MOVES.fetch_add(1, Ordering::Relaxed);
+        let number = next_number();
         let mut cached_claims = self.claims();
         let now = SteadyClock.now(); // after that of all grants in which this move is not counted
         let is_young = !target.is_old(now);
@@ -148,6 +147,12 @@ impl EtcdLocks {
         }
         (NotedMoves { locks: self, moving: Some(moving), number }, is_young)
     }
+}
+
+/// A number that no other move has.
+pub(crate) fn next_number() -> u64 {
+    static MOVES: AtomicU64 = AtomicU64::new(0);
+    MOVES.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Moves that are noted and not sent. Dropped before that, they are noted no more.
@@ -180,7 +185,7 @@ impl Drop for NotedMoves<'_> {
 
 impl CachedClaim {
     /// Notes what a request did that was sent then, to move the key.
-    fn was_moved(
+    pub(crate) fn was_moved(
         &mut self,
         moved: &LeaseMoveResult,
         target: &Arc<Lease>,

@@ -29,6 +29,7 @@ mod client;
 mod driver;
 pub mod fence;
 mod format;
+mod heir;
 mod inspect;
 mod keepalive;
 mod key_suffixes;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, KnownBases, LeaseStart, Recent, locked};
+use lockkit_core::driver::{ClaimId, Grant, KnownBases, LeaseStart, Recent, Successors, locked};
 use tokio::sync::OnceCell;
 
 use crate::claim_cache::{CachedClaim, make_room};
@@ -15,7 +15,7 @@ use crate::client::{EtcdClient, EtcdError, EtcdResult};
 use crate::key_suffixes::KeySuffixPool;
 use crate::keys::{Root, in_list};
 use crate::leases::{Lease, Leases, YOUNG, seconds, trusted};
-use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
+use crate::queue_snapshot::{Position, QueueSnapshot, StoredClaim};
 use crate::requests::token_of;
 use crate::value::KnownRegister;
 use crate::watches::Watches;
@@ -38,6 +38,8 @@ pub(crate) struct EtcdLocks {
     pub(crate) format: OnceCell<()>,
     /// The claims of this driver.
     pub(crate) claims: Mutex<HashMap<ClaimId, CachedClaim>>,
+    /// The same by their positions, with the waiters directly after them.
+    pub(crate) successors: Successors<Position>,
     /// Held while claims are moved away from leases that were retired.
     pub(crate) leaving: Arc<tokio::sync::Mutex<()>>,
 }
@@ -55,6 +57,7 @@ impl EtcdLocks {
             format: OnceCell::new(),
             client,
             claims: Mutex::default(),
+            successors: Successors::default(),
             leaving: Arc::default(),
         }
     }
@@ -102,11 +105,16 @@ impl EtcdLocks {
 
     /// The same of a claim that is new here.
     pub(crate) fn cache_claim(&self, id: ClaimId, cached: CachedClaim) {
+        let position = cached.stored.position();
+        self.successors.enter(position.clone(), id);
         let mut cached_claims = self.claims();
-        if cached_claims.len() == cached_claims.capacity() {
-            make_room(&mut cached_claims);
-        }
-        cached_claims.insert(id, cached);
+        let mut left = match cached_claims.len() == cached_claims.capacity() {
+            true => make_room(&mut cached_claims),
+            false => Vec::new(),
+        };
+        left.extend(cached_claims.insert(id, cached).map(|before| before.stored.position()));
+        drop(cached_claims);
+        left.iter().filter(|left| **left != position).for_each(|left| self.successors.leave(left));
     }
 
     pub(crate) fn forget(&self, id: ClaimId) -> Option<CachedClaim> {
@@ -114,6 +122,7 @@ impl EtcdLocks {
         if let Some(cached) = &cached {
             let StoredClaim { key, created, .. } = &cached.stored;
             self.suffixes.remember(id, key, *created, cached.lease.ttl);
+            self.successors.leave(&cached.stored.position());
         }
         cached
     }

@@ -9,6 +9,9 @@ use lockkit_core::{Claim, Mode, Result};
 use crate::keys::fixed_limit_of;
 use crate::value::stored_limit;
 
+/// What identifies a claim in all queues, then and later: its key and its create revision.
+pub(crate) type Position = (Vec<u8>, i64);
+
 /// A key of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredClaim {
@@ -35,6 +38,15 @@ impl StoredClaim {
             mode: value.as_ref().map_or(Mode::Exclusive, ClaimData::mode),
             value,
         }
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        (self.key.clone(), self.created)
+    }
+
+    /// Whether it holds, as its client has written, and excludes all others: then nothing is ahead of it.
+    pub(crate) fn is_sole_holder(&self) -> bool {
+        self.mode == Mode::Exclusive && self.value.as_ref().is_some_and(ClaimData::is_holding)
     }
 
     /// Its token.

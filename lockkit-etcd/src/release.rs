@@ -10,11 +10,12 @@ use lockkit_core::{Claim, Error, Lifetime, Mode, Result};
 
 use crate::claim_cache::CachedClaim;
 use crate::client::{EtcdError, EtcdResult, ranges};
+use crate::heir::Heir;
 use crate::keys::end_of_claims;
 use crate::lease_moves::{LeaseMove, LeaseMoveResult};
 use crate::leases::Lease;
 use crate::locks::EtcdLocks;
-use crate::queue_snapshot::StoredClaim;
+use crate::queue_snapshot::{Position, StoredClaim};
 use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
 
 /// How often a downgrade looks again while others write the key.
@@ -28,13 +29,39 @@ pub(crate) struct PendingRelease {
     created: Option<i64>,
     /// The last revision of the key of a holder, if what was put under it is known for certain.
     modified: Option<i64>,
+    /// Whether nothing was ahead of it, nor may anything hold beside it.
+    is_sole_holder: bool,
     /// That of a holder.
     lease: Option<Arc<Lease>>,
+    /// The waiter that is to hold with the same request.
+    pub(crate) heir: Option<Heir>,
 }
 
 impl PendingRelease {
-    /// Deletes the key; otherwise asks whether any client is in the queue.
+    /// Where it is, as far as is known.
+    pub(crate) fn position(&self) -> Option<Position> {
+        Some((self.key.clone(), self.created?))
+    }
+
+    /// Where it is, if it is certain that nothing else holds and that only this driver wrote its key.
+    pub(crate) fn sole_holder(&self) -> Option<Position> {
+        self.position().filter(|_| self.is_sole_holder && self.modified.is_some())
+    }
+
+    /// Deletes the key and lets its heir hold; otherwise only deletes it.
     pub(crate) fn txn(&self) -> Txn {
+        let alone = self.txn_without_heir();
+        match (&self.heir, self.modified) {
+            (Some(heir), Some(modified)) => Txn::new()
+                .when([written(&self.key, modified), heir.is_there()])
+                .and_then([delete(&self.key), heir.promote()])
+                .or_else([TxnOp::txn(alone)]),
+            _ => alone,
+        }
+    }
+
+    /// Deletes the key; otherwise asks whether any client is in the queue.
+    fn txn_without_heir(&self) -> Txn {
         let Self { claim, list, key, created: at, modified, .. } = self;
         // Where it is not known when it was created the key is of this claim alone.
         let mine = match at {
@@ -67,11 +94,21 @@ impl EtcdLocks {
             let (key, created, holds) =
                 (stored.key.clone(), Some(stored.created), stored.is_holding());
             let modified = (holds && is_certain).then_some(stored.modified);
-            let lease = holds.then(|| lease.clone());
-            return PendingRelease { claim, list, key, created, modified, lease };
+            let (is_sole_holder, lease) = (stored.is_sole_holder(), holds.then(|| lease.clone()));
+            return PendingRelease {
+                claim,
+                list,
+                key,
+                created,
+                modified,
+                is_sole_holder,
+                lease,
+                heir: None,
+            };
         }
         let (key, created) = self.key_of(&claim);
-        PendingRelease { claim, list, key, created, modified: None, lease: None }
+        let (modified, is_sole_holder, lease, heir) = (None, false, None, None);
+        PendingRelease { claim, list, key, created, modified, is_sole_holder, lease, heir }
     }
 
     /// What became of it.
@@ -80,22 +117,24 @@ impl EtcdLocks {
         pending: PendingRelease,
         outcome: TxnOutcome,
     ) -> EtcdResult<Released> {
-        let PendingRelease { claim, modified, lease, .. } = pending;
+        let position = pending.position();
+        let PendingRelease { claim, modified, lease, heir, .. } = pending;
         let mut answer = outcome.txn;
-        if modified.is_some() {
-            if answer.succeeded() {
-                // No client has written the key since this driver put it there or moved it: then no
-                // client broke the claim either. (While it is being moved it may be of any
-                // revision.)
-                self.claims().remove(&claim.id);
-                self.suffixes.give_back(claim.id);
+        if let Some(heir) = heir {
+            let passed = answer.succeeded();
+            self.note_succession(&heir, passed.then_some(outcome.revision), outcome.sent);
+            if passed {
+                self.was_written_here_only(&claim, position.as_ref());
                 return Ok(Released::Removed);
             }
-            let otherwise = answer.op_responses().pop();
-            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else {
-                return Err(unexpected_response());
-            };
-            answer = otherwise;
+            answer = otherwise(answer)?;
+        }
+        if modified.is_some() {
+            if answer.succeeded() {
+                self.was_written_here_only(&claim, position.as_ref());
+                return Ok(Released::Removed);
+            }
+            answer = otherwise(answer)?;
         }
         self.forget(claim.id);
         if claim.lifetime != Lifetime::Renewed {
@@ -108,6 +147,14 @@ impl EtcdLocks {
                 _ => Released::NotFound,
             },
         })
+    }
+
+    /// A claim was taken out whose key no client has written since this driver put it there or moved it:
+    /// then no client broke the claim either. (While it is being moved it may be of any revision.)
+    fn was_written_here_only(&self, claim: &Claim, position: Option<&Position>) {
+        self.claims().remove(&claim.id);
+        position.into_iter().for_each(|position| self.successors.leave(position));
+        self.suffixes.give_back(claim.id);
     }
 
     /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the
@@ -167,5 +214,13 @@ impl EtcdLocks {
             }
             ended => Ok(ended),
         }
+    }
+}
+
+/// What a transaction did whose condition was not met.
+fn otherwise(answer: TxnResponse) -> EtcdResult<TxnResponse> {
+    match answer.op_responses().pop() {
+        Some(TxnOpResponse::Txn(otherwise)) => Ok(otherwise),
+        _ => Err(unexpected_response()),
     }
 }

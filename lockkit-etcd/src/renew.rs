@@ -419,6 +419,7 @@ impl EtcdLocks {
             if forgotten {
                 let StoredClaim { key, created, .. } = &cached.stored;
                 self.suffixes.remember(*id, key, *created, cached.lease.ttl);
+                self.successors.leave(&cached.stored.position());
                 over.push(cached.stored.clone());
             }
             !forgotten

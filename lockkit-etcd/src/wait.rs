@@ -1,8 +1,13 @@
 //! Waiting in a queue, and what happens when it ends.
 //!
-//! A waiter watches the one key that is ahead of it, and its own; for permits, all of the queue. What
-//! is ahead is known from the transaction that puts it in the queue, and only becomes less, so when
-//! its obstacle goes it often knows that it holds without asking.
+//! What is ahead of a claim is known from the transaction that puts it in its queue, and only becomes less.
+//!
+//! Directly after a claim of the same driver an exclusive claim needs no watch: the driver takes that claim
+//! out itself, and the same transaction lets the waiter hold (`heir.rs`). Only one that comes first after a
+//! holder for a while watches, since others may end that holder.
+//!
+//! All others watch the one key that is ahead of them, and their own; for permits, all of the queue. A
+//! client that holds alone says so in its key, so when its key goes the claim after it holds without a read.
 //!
 //! # The lease of a waiter, and of a holder
 //! The two ttls of a claim are two leases. It is put in its queue on that of a waiter (unless it holds
@@ -16,7 +21,7 @@ use std::sync::Arc;
 
 use etcd_client::KeyValue;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimEnd, Grant};
+use lockkit_core::driver::{ClaimEnd, ClaimId, Grant};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode, Result};
 use tokio::sync::mpsc;
 
@@ -64,6 +69,40 @@ impl EtcdLocks {
     /// has to be read.
     async fn wait(
         &self,
+        claim: &Arc<Claim>,
+        cached: &CachedClaim,
+        snapshot: QueueSnapshot,
+    ) -> Result<bool> {
+        let ahead = match claim.mode {
+            Mode::Exclusive => snapshot.obstacle(cached.stored.created),
+            _ => None,
+        };
+        let position = ahead.map(StoredClaim::position);
+        let Some(following) = position.and_then(|ahead| self.successors.follow(ahead, claim))
+        else {
+            return self.wait_by_watch(claim, cached, snapshot).await;
+        };
+        tokio::select! {
+            biased;
+            () = following.woken() => return Ok(self.holds_by_now(claim)),
+            () = following.relied_on(|ahead| self.certainly_waits(ahead)) => {}
+        }
+        tokio::select! {
+            biased;
+            () = following.woken() => Ok(self.holds_by_now(claim)),
+            turn = self.wait_by_watch(claim, cached, snapshot) => turn,
+        }
+    }
+
+    /// Whether a claim of this driver is in its queue, unless another client removed it, and waits.
+    fn certainly_waits(&self, id: ClaimId) -> bool {
+        let now = SteadyClock.now();
+        self.cached(id).is_some_and(|it| !it.stored.is_holding() && it.until() > now)
+    }
+
+    /// Waits for the claim ahead by watching its key and the claim's own.
+    async fn wait_by_watch(
+        &self,
         claim: &Claim,
         cached: &CachedClaim,
         mut snapshot: QueueSnapshot,
@@ -84,8 +123,12 @@ impl EtcdLocks {
                     WaiterStep::Inspect
                 }
                 Some(WatchEvent::Gone(key)) => {
+                    let held_alone = snapshot.find(&key).is_some_and(StoredClaim::is_sole_holder);
                     snapshot.remove(&key);
-                    turn(&snapshot, own)
+                    match held_alone {
+                        true => WaiterStep::Hold,
+                        false => turn(&snapshot, own),
+                    }
                 }
                 Some(WatchEvent::Changed(kv)) => changed(&mut snapshot, &kv, own),
             };
@@ -118,8 +161,10 @@ impl EtcdLocks {
                 WatchRange { end: end_of(&list), key: list, from, changes: false, content: None };
             return vec![self.watches.watch(all, to)];
         };
-        // A reader may go on when a writer becomes a reader; others wait until it has gone.
-        let changes = own.mode == Mode::Shared;
+        // A reader may go on when a writer becomes a reader. And a writer that begins to hold has
+        // nothing ahead of it: so when it leaves, the claim after it holds without a read.
+        let changes =
+            stored.mode == Mode::Exclusive && !stored.is_sole_holder() || own.mode == Mode::Shared;
         let one = |key: &[u8], changes| {
             let key = key.to_vec();
             WatchRange { key, end: Vec::new(), from, changes, content: None }

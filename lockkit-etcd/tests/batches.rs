@@ -174,7 +174,7 @@ async fn a_batch_of_any_size_is_one_request_and_its_tokens_are_greater_than_thos
         assert!(first.iter().zip(&second).all(|(first, second)| first < second));
         assert!(all_removed(&submit(&driver, &releases(&next)).await));
         let state = driver.inspect(&next[0].key).await.unwrap();
-        assert!(state.line.is_empty());
+        assert!(state.queue.is_empty());
     }
 }
 
@@ -295,7 +295,7 @@ async fn an_operation_that_etcd_does_not_take_spoils_no_other() {
         assert!(!refused.error.is_retryable(), "{refused}");
         assert_eq!(refused.ambiguous, 0, "the server's refusal is certain");
     }
-    assert!(driver.inspect(&claim("a").key).await.unwrap().line.is_empty());
+    assert!(driver.inspect(&claim("a").key).await.unwrap().queue.is_empty());
     tokens(&submit(&driver, &one).await);
 }
 
@@ -377,7 +377,7 @@ async fn all_operations_of_a_batch_that_was_sent_twice_say_so() {
         assert!(matches!(result, Acquisition::Granted(_)) && ambiguous == 1, "{result:?}");
     }
     for one in &came {
-        assert_eq!(driver.inspect(&one.key).await.unwrap().line.len(), 1);
+        assert_eq!(driver.inspect(&one.key).await.unwrap().queue.len(), 1);
         assert!(matches!(driver.renew_single(one).await, Ok(Renewal::Holds(_))));
     }
 }
@@ -414,7 +414,7 @@ fn comparable(acquired: &Result<Acquisition, Error>) -> String {
 /// The claims of a queue, and whether each holds.
 fn claims_of(state: &LockState) -> Vec<(Option<String>, bool)> {
     let one = |s: &lockkit_core::state::ClaimState| (s.note.clone(), s.held_for.is_some());
-    state.line.iter().map(one).collect()
+    state.queue.iter().map(one).collect()
 }
 
 /// Random batches over few queues, compared with the memory driver, which carries out one operation

@@ -46,7 +46,7 @@ async fn a_listing_shows_the_lists_in_use_and_passes_over_limits_alone() {
         loop {
             let page = driver.list(&request).await.unwrap();
             for state in &page.states {
-                assert_eq!((state.limit(), state.line.len()), (Some(2), 1));
+                assert_eq!((state.limit(), state.queue.len()), (Some(2), 1));
                 shown.push(state.key.name.to_string());
             }
             match page.next {
@@ -76,7 +76,7 @@ async fn more_than_can_be_asked_for_hold_on_when_the_limit_is_lowered() {
     assert_eq!(driver.resize(&waiter.key, SetLimit::To(140)).await.unwrap(), 140);
     let holding = async || {
         let state = driver.inspect(&waiter.key).await.unwrap();
-        (state.holders().count(), state.line.len(), state.limit())
+        (state.holders().count(), state.queue.len(), state.limit())
     };
     assert_eq!(holding().await, (150, 151, Some(140)), "nobody is evicted");
     for claim in &holders[..10] {

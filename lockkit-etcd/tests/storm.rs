@@ -14,8 +14,13 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
 }
 
 async fn is_acquitted(stage: Stage) {
+    is_acquitted_with(stage, |_| {}).await;
+}
+
+async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
     let mut storm = Storm::brief(lockkit_lab::worker::example("etcd_worker"));
     storm.ttl = Duration::from_secs(2); // the shortest leases that etcd gives
+    change(&mut storm);
     let report = storm.acquitted(stage, connect).await;
     assert!(report.count("granted") > 10 && report.count("faults") >= 1, "{report:?}");
 }
@@ -28,4 +33,11 @@ async fn a_storm_on_a_single_server_is_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_cluster_that_loses_its_leaders_is_acquitted() {
     is_acquitted(Stage::group(Layout::EtcdCluster).await.unwrap()).await;
+}
+
+/// Most hand-overs are within a process, or between two of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_on_one_contended_lock_is_acquitted() {
+    let stage = Stage::server(Kind::Etcd, &FAULTS).await.unwrap();
+    is_acquitted_with(stage, |storm| (storm.locks, storm.tasks) = (1, 8)).await;
 }

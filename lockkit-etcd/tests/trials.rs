@@ -14,7 +14,7 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, KeyValue,
 };
-use lockkit_lab::{Concerns, Deletion, Refusal, Site};
+use lockkit_lab::{Concerns, Costs, Deletion, Refusal, Site};
 use lockkit_lab::{Kind, Layout, Server};
 
 struct Etcd;
@@ -27,6 +27,14 @@ impl Site for Etcd {
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
         Ok(Arc::new(EtcdDriver::connect(url).await?))
+    }
+
+    fn costs(&self) -> Costs {
+        let mut costs = Costs::BUDGET;
+        // The claim after the next one is told that the next one holds, so that it need not read the
+        // queue when that leaves.
+        costs.wake_ups = 2;
+        costs
     }
 
     fn layouts(&self) -> Vec<Layout> {

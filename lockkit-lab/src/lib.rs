@@ -78,6 +78,7 @@ pub use galera::Galera;
 pub use group::Group;
 pub use kind::{Kind, Layout};
 pub use pair::{Pair, Replication};
+pub use program::terraform;
 pub use proxy::Proxy;
 pub use server::{Data, Server, missing_valkey};
 pub use servers::etcd::Demands as EtcdDemands;

@@ -20,10 +20,21 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
         .ok_or_else(|| LabError::Missing { program: name.into() })
 }
 
-/// Where `cargo xtask install` puts what is in no package of Debian's: `valkey` beside what cargo builds.
+/// A real Terraform, or an error that says how to install it: no package of Debian 12 has one, and
+/// `cargo xtask install` fetches it where it can.
+///
+/// # Errors
+///
+/// If there is none on this machine.
+pub fn terraform() -> Result<PathBuf> {
+    find("terraform")
+}
+
+/// Where `cargo xtask install` puts what is in no package of Debian's: folders beside what cargo builds.
 fn fetched() -> Vec<PathBuf> {
     let this = env::current_exe().unwrap_or_default();
-    this.ancestors().map(|folder| folder.join("valkey")).collect()
+    let folders = ["valkey", "terraform"];
+    this.ancestors().flat_map(|at| folders.map(|folder| at.join(folder))).collect()
 }
 
 /// A file at a fixed place, or an error that says how to install it.

@@ -39,8 +39,8 @@ const SITES: &[(&str, &str)] = &[
 const TRIAL_OF: &[(Fault, &str)] = &[
     (Fault::ConnectionCut, "robust_02"),
     (Fault::Partition, "robust_06"),
-    (Fault::ServerStandsStill, "robust_04"),
-    (Fault::ClientStandsStill, "robust_05"),
+    (Fault::ServerPaused, "robust_04"),
+    (Fault::ClientPaused, "robust_05"),
     (Fault::ServerRestarts, "robust_03"),
 ];
 
@@ -51,7 +51,7 @@ const STORMS_ON_REDIS: &str = "lockkit-redis/tests/storm.rs";
 /// Tests of a backend's own, and trials that only some backends have.
 const OWN: &[(&str, Fault, &str, &str)] = &[
     ("memory", Fault::BrokenByForce, "lockkit-core/tests/conformance.rs", "inspect_05"),
-    ("SQLite", Fault::ClientStandsStill, "lockkit-lab/tests/storm.rs", "processes_on_sqlite"),
+    ("SQLite", Fault::ClientPaused, "lockkit-lab/tests/storm.rs", "processes_on_sqlite"),
     ("SQLite", Fault::ClientDies, "lockkit-sql/tests/processes.rs", "a_killed_holder_is_followed"),
     ("SQLite", Fault::DataLost, "lockkit-sql/tests/processes.rs", "a_log_or_its_index_deleted"),
     (

@@ -143,13 +143,13 @@ macro_rules! __every_trial {
                 cost_01_a_free_lock_is_acquired_within_the_budget: Shared,
                 cost_02_a_release_without_waiters_is_within_the_budget: Shared,
                 cost_03_a_refused_try_is_within_the_budget: Shared,
-                cost_04_a_thousand_claims_are_renewed_in_one_flight: Own,
+                cost_04_a_thousand_claims_are_renewed_in_one_round_trip: Own,
                 cost_05_a_thousand_waiters_are_silent: Own,
                 cost_06_the_next_knows_by_one_message: Shared,
                 cost_07_a_release_sends_one_wake_up: Shared,
             }
             crowds cost Cost {
-                cost_08_a_crowd_at_one_name_delays_no_other: Own,
+                cost_08_many_waiters_at_one_name_delay_no_other: Own,
             }
             messages robust Fault {
                 robust_01_an_answer_is_lost_after_the_server_acted_at_any_message: Own,
@@ -157,8 +157,8 @@ macro_rules! __every_trial {
             }
             outages robust Fault {
                 robust_03_the_server_is_killed_and_restarted: Own,
-                robust_04_the_server_stands_still: Own,
-                robust_05_a_client_stands_still: Own,
+                robust_04_the_server_is_paused: Own,
+                robust_05_a_client_is_paused: Own,
                 robust_06_a_client_is_cut_off_for_longer_than_its_lease: Own,
             }
             clusters robust Fault {
@@ -190,7 +190,7 @@ macro_rules! __every_trial {
             registers register Fault {
                 register_04_tokens_are_remembered_across_a_restart: Own,
                 register_05_changed_survives_a_cut_connection: Shared,
-                register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict: Shared,
+                register_06_a_write_whose_answer_was_lost_is_distinguished_from_a_conflict: Shared,
             }
         }
     };

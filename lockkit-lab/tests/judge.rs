@@ -441,7 +441,7 @@ acquitted! {
         tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(35_010, 1, 1, 1, 36_000);
     a_waiter_at_a_free_lock_through_two_faults:
         tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition)
-            .fault_for(20_000, 1_000, Fault::ServerStandsStill).granted(50_000, 1, 1, 1, 51_000);
+            .fault_for(20_000, 1_000, Fault::ServerPaused).granted(50_000, 1, 1, 1, 51_000);
     a_waiter_that_died: tale().asks(1, 1, 1, X).tell(2, 1, What::Gone)
             .tell(90_000, 0, What::Looked { lock: "a".into(), free: true });
 }

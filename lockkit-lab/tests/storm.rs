@@ -87,7 +87,7 @@ async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acqu
 /// still at times.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
-    let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill];
+    let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused];
     let stage = Stage::server(Kind::Redis, &faults).await.unwrap();
     let storm = storm();
     let look = storm.onlooker(&stage, connect).await.unwrap();

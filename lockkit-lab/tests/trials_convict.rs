@@ -74,7 +74,7 @@ async fn one_round_trip_too_many_is_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_in_several_turns_are_counted() {
-    let name = "cost_04_a_thousand_claims_are_renewed_in_one_flight";
+    let name = "cost_04_a_thousand_claims_are_renewed_in_one_round_trip";
     convicts(InjectedBug::RenewsInTurns, name, "renewing 1,000 claims").await;
 }
 
@@ -86,7 +86,7 @@ async fn waiters_that_ask_are_heard() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_that_take_longer_in_crowds_are_timed() {
-    let name = "cost_08_a_crowd_at_one_name_delays_no_other";
+    let name = "cost_08_many_waiters_at_one_name_delay_no_other";
     convicts(InjectedBug::SlowInCrowds, name, "grew more than 3 times").await;
 }
 
@@ -127,6 +127,6 @@ async fn tokens_that_begin_again_are_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_in_conflict_with_itself_is_found() {
-    let name = "register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict";
+    let name = "register_06_a_write_whose_answer_was_lost_is_distinguished_from_a_conflict";
     convicts(InjectedBug::ForgetsWrites, name, "it should have been stored: Ok(Conflict)").await;
 }

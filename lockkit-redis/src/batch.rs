@@ -1,17 +1,20 @@
 //! Batches: the releases of many claims in one call of a script, their acquires in another, both sent
 //! before either is answered. In calls of their own, since a server whose memory is full refuses a
-//! script unless it has begun to write: acquires must not get in behind releases.
+//! script unless it has begun to write: acquires must not get in behind releases. A release and an acquire of
+//! one lock go together in a third call: one contended lock is passed on so (see `exchange.rs`).
 
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchLimits, BatchOutcome, Released,
     submit_each,
 };
 use lockkit_core::{Claim, Error};
+use redis::Value;
 
+use crate::exchange::{Exchanges, merge};
 use crate::inner::RedisInner;
 use crate::script::{self, Call};
 use crate::transport::Transport;
@@ -26,7 +29,7 @@ pub(crate) const FLIGHTS: BatchLimits = {
 };
 
 /// One result for each operation of a call.
-type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
+pub(crate) type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -44,33 +47,53 @@ impl RedisInner {
             Batch { releases: [], acquires: [] } => {}
             Batch { releases: [], acquires } => outcome.acquired = self.acquire(acquires).await?,
             Batch { releases, acquires: [] } => outcome.released = self.release(releases).await?,
-            Batch { releases, acquires } => {
-                let both = Box::pin(join(self.release(releases), self.acquire(acquires)));
-                let (released, acquired) = both.await;
-                outcome.released = each(released, releases.len())?;
-                outcome.acquired = each(acquired, acquires.len())?;
-            }
+            batch => outcome = Box::pin(self.submit_both(batch)).await?,
         }
         Ok(outcome)
+    }
+
+    /// Sends up to three calls at once: releases come before acquires of other claims.
+    async fn submit_both(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let Exchanges { pairs, releases, acquires } = Exchanges::of(batch);
+        if pairs.is_empty() {
+            let (released, acquired) =
+                join(self.release(batch.releases), self.acquire(batch.acquires)).await;
+            return Ok(BatchOutcome {
+                released: each(released, batch.releases.len(), Err)?,
+                acquired: each(acquired, batch.acquires.len(), Err)?,
+            });
+        }
+        let rest = (releases.len(), acquires.len());
+        let release =
+            async { if rest.0 == 0 { Ok(Vec::new()) } else { self.release(&releases).await } };
+        let acquire =
+            async { if rest.1 == 0 { Ok(Vec::new()) } else { self.acquire(&acquires).await } };
+        let (exchanged, released, acquired) =
+            join3(self.exchange(batch, &pairs), release, acquire).await;
+        let exchanged = each(exchanged, pairs.len(), |error| (Err(error.clone()), Err(error)))?;
+        let (left, came): (Vec<_>, Vec<_>) = exchanged.into_iter().unzip();
+        let released = each(released, rest.0, Err)?;
+        let acquired = each(acquired, rest.1, Err)?;
+        Ok(BatchOutcome {
+            released: merge(pairs.iter().map(|pair| pair.release), left, released),
+            acquired: merge(pairs.iter().map(|pair| pair.acquire), came, acquired),
+        })
     }
 
     pub(crate) async fn release(
         &self,
         claims: &[Arc<Claim>],
     ) -> Result<Outcomes<Released>, BatchError> {
-        let (mut locks, mut ids) = (Vec::new(), Vec::new());
+        let (mut locks, mut args) = (Vec::new(), vec![self.publisher.client.clone()]);
         for claim in claims {
             locks.push(keys::lock(&claim.key).0);
-            ids.push(claim.id.to_hex());
+            args.push(claim.id.to_hex());
         }
-        let response = self.call(&script::RELEASE, &Call::new(&locks, &ids)).await?;
+        let response = self.call(&script::RELEASE, &Call::new(&locks, &args)).await?;
         let ambiguous = response.ambiguous;
         let values = decode::each(response.value, claims.len())
             .map_err(|error| BatchError::unknown(error).after(ambiguous))?;
-        let released = values.iter().map(|value| match decode::released(value) {
-            Ok(released) => Ok(Attempted::after(ambiguous, released)),
-            Err(error) => Err(error.after(ambiguous)),
-        });
+        let released = values.iter().map(|value| after(ambiguous, decode::released(value)));
         Ok(released.collect())
     }
 
@@ -97,11 +120,7 @@ impl RedisInner {
             .map_err(|error| BatchError::unknown(error).after(ambiguous))?;
         let decoded = acquires.iter().zip(buckets).zip(&values);
         let acquired = decoded.map(|((acquire, bucket), value)| {
-            match self.acquired(&acquire.claim, bucket, decode::acquisition(&acquire.claim, value))
-            {
-                Ok(acquisition) => Ok(Attempted::after(ambiguous, acquisition)),
-                Err(error) => Err(error.after(ambiguous)),
-            }
+            after(ambiguous, self.acquired(&acquire.claim, bucket, value))
         });
         let mut acquired: Vec<_> = acquired.collect();
         if self.replicas.is_some() {
@@ -110,14 +129,15 @@ impl RedisInner {
         Ok(acquired)
     }
 
-    /// Remembers what an acquire says of its claim, of the tokens of its bucket, and of the server.
-    fn acquired(
+    /// The answer to an acquire. Remembers what it says of its claim, of the tokens of its bucket, and of the
+    /// server.
+    pub(crate) fn acquired(
         &self,
         claim: &Claim,
         bucket: usize,
-        decoded: Result<decode::Queued<Acquisition>, BatchError>,
+        answer: &Value,
     ) -> Result<Acquisition, BatchError> {
-        let (acquisition, lease) = match decoded {
+        let (acquisition, lease) = match decode::acquisition(claim, answer) {
             Ok((acquisition, lease)) => (acquisition, lease),
             Err(error) => {
                 self.waiters.claims.acquired(&claim.id, Err(&error.error), None);
@@ -135,12 +155,16 @@ impl RedisInner {
     }
 
     /// The error of an acquire: a server that takes no writes may be the wrong one.
-    fn judged(&self, mut error: BatchError) -> BatchError {
+    pub(crate) fn judged(&self, mut error: BatchError) -> BatchError {
         error.error = self.writes.judge(error.error);
         error
     }
 
-    async fn confirm_grants(&self, acquires: &[Acquire], acquired: &mut Outcomes<Acquisition>) {
+    pub(crate) async fn confirm_grants(
+        &self,
+        acquires: &[Acquire],
+        acquired: &mut Outcomes<Acquisition>,
+    ) {
         let granted = acquires.iter().zip(acquired).filter(|(_, acquired)| {
             matches!(acquired, Ok(Attempted { result: Acquisition::Granted(_), .. }))
         });
@@ -165,7 +189,7 @@ impl RedisInner {
         let each = claims.iter().zip(&confirmed);
         let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(it, _)| it.clone()).collect();
         if !failed.is_empty() {
-            failed.iter().for_each(|claim| self.waiters.claims.strike(&claim.id));
+            failed.iter().for_each(|claim| self.waiters.claims.remove(&claim.id));
             // Core gives them back as well, should this fail.
             let _ = self.release(&failed).await;
         }
@@ -173,16 +197,28 @@ impl RedisInner {
     }
 }
 
+/// A result after so many attempts without an answer.
+pub(crate) fn after<T>(
+    ambiguous: u32,
+    result: Result<T, BatchError>,
+) -> Result<Attempted<T>, BatchError> {
+    match result {
+        Ok(result) => Ok(Attempted::after(ambiguous, result)),
+        Err(error) => Err(error.after(ambiguous)),
+    }
+}
+
 /// What failed for all operations of one call, when it is known what became of the other call, as the
 /// error of each. A permanent error stays that of the whole batch, of which something may have been
 /// carried out: it may be that one of the operations is what the server does not take.
 fn each<T>(
-    outcomes: Result<Outcomes<T>, BatchError>,
+    outcomes: Result<Vec<T>, BatchError>,
     count: usize,
-) -> Result<Outcomes<T>, BatchError> {
+    failed: impl Fn(BatchError) -> T,
+) -> Result<Vec<T>, BatchError> {
     match outcomes {
         Err(error) if error.error.is_retryable() => {
-            Ok((0..count).map(|_| Err(error.clone())).collect())
+            Ok((0..count).map(|_| failed(error.clone())).collect())
         }
         outcomes => outcomes.map_err(|error| error.after(1)),
     }

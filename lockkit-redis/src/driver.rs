@@ -118,7 +118,7 @@ impl RedisDriver {
     /// Makes sure that there is a subscription. (It ends when its runtime does, which may be before the
     /// driver does.)
     pub(crate) fn ensure_listening(&self) {
-        self.inner.waiters.claims.attend(&self.inner);
+        self.inner.waiters.claims.start_polling(&self.inner);
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -169,7 +169,7 @@ impl LockDriver for RedisDriver {
             inner.confirm(std::slice::from_ref(claim)).await.pop().transpose()?;
             inner.tokens.saw(keys::lock(&claim.key).1, grant.token.get());
         }
-        inner.waiters.claims.strike(&claim.id);
+        inner.waiters.claims.remove(&claim.id);
         outcome
     }
 

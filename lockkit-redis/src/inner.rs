@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{BatchError, KnownBases, Writes};
 use lockkit_core::{Capabilities, Error};
 use redis::Value;
@@ -35,6 +36,23 @@ pub(crate) struct RedisInner {
     pub(crate) capabilities: Capabilities,
 }
 
+/// A request whose answer may be lost: it may have been carried out, and the answer alone says which waiting
+/// claims of this client hold by then. So those of its locks are asked about when this is dropped, also in
+/// the middle of the request.
+struct Unanswered<'a, K: AsRef<str>> {
+    waiters: &'a WaiterRegistry,
+    keys: &'a [K],
+    is_due: bool,
+}
+
+impl<K: AsRef<str>> Drop for Unanswered<'_, K> {
+    fn drop(&mut self) {
+        if self.is_due {
+            self.waiters.ask_about(self.keys);
+        }
+    }
+}
+
 impl RedisInner {
     /// Calls a script, for its value alone.
     pub(crate) async fn run(
@@ -60,12 +78,18 @@ impl RedisInner {
             _ => None,
         };
         let (mut whole, mut repeated, mut ambiguous) = (false, false, 0);
+        let mut unanswered = Unanswered { waiters: &self.waiters, keys: call.keys, is_due: false };
         let failed = loop {
             let command = call.command(text, whole, never.as_deref(), ambiguous > 0);
+            // Of this very attempt: the leases that it sets count from here.
+            let sent = SteadyClock.now();
+            unanswered.is_due = true;
             let failed = match self.transport.send(&command, key, script.priority).await {
                 Ok(mut response) => {
                     response.ambiguous = ambiguous;
-                    response.value = self.publisher.read(response.value);
+                    let answer = self.publisher.read(response.value);
+                    response.value = self.waiters.take_grants(answer, sent);
+                    unanswered.is_due = ambiguous > 0;
                     match response.value {
                         Value::ServerError(error) => RequestError::of(error.into()),
                         _ => return Ok(response),
@@ -78,6 +102,7 @@ impl RedisInner {
                 continue;
             }
             ambiguous += failed.ambiguous;
+            unanswered.is_due = ambiguous > 0;
             if repeated || !failed.retry {
                 break failed.error;
             }

@@ -1,6 +1,6 @@
 //! lockkit on Redis and Valkey: distributed locks with fencing tokens. Every operation is one Lua script
-//! and one round trip, which claims of one process share; waiters are notified by a message; nothing is
-//! left after a lock's use but a fixed number of counters.
+//! and one round trip, which claims of one process share; waiters are notified by a message, or by the answer
+//! to a request of their own process; nothing is left after a lock's use but a fixed number of counters.
 //!
 //! | URL | reaches |
 //! | --- | --- |
@@ -25,6 +25,7 @@ mod connection;
 mod decode;
 mod driver;
 mod error;
+mod exchange;
 mod format;
 mod health;
 mod inner;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimId, Renewal};
-use lockkit_core::waiting::{Attendant, Waiters};
+use lockkit_core::waiting::{PolledDriver, Waiters};
 use lockkit_core::{Claim, Error};
 use redis::Client;
 use redis::aio::{PubSubSink, PubSubStream};
@@ -27,7 +27,7 @@ const VERIFY_LIMIT: Duration = Duration::from_secs(1);
 /// Why a subscription ended.
 type ListenError = Box<dyn std::error::Error + Send + Sync>;
 
-impl Attendant for RedisInner {
+impl PolledDriver for RedisInner {
     type Name = ClaimId;
 
     fn waiting(&self) -> &Waiters<ClaimId> {
@@ -54,9 +54,9 @@ impl Attendant for RedisInner {
         bounded(limit, sink.subscribe(&channel)).await?;
         if let Some(inner) = driver.upgrade() {
             if !inner.publisher.is_muted() {
-                inner.waiters.claims.is_listening();
+                inner.waiters.claims.listening_started();
             }
-            inner.waiters.registers.ring(None);
+            inner.waiters.registers.notify(None);
             inner.learn_nodes().await;
         }
         tokio::select! {
@@ -92,12 +92,12 @@ async fn verify(
         let Some(inner) = driver.upgrade() else { return Ok(()) };
         if is_new && number > 1 {
             // Perhaps to another server: waiters poll until messages from there are seen to arrive.
-            inner.waiters.claims.is_deaf();
+            inner.waiters.claims.listening_ended();
         }
         let (limit, mut arrived) = (inner.limit, inner.waiters.alive.subscribe());
         if inner.publisher.is_muted() {
             // It cannot verify it: its waiters poll.
-            inner.waiters.claims.is_deaf();
+            inner.waiters.claims.listening_ended();
             drop(inner);
             bounded(limit, sink.ping::<redis::Value>()).await?;
             continue;
@@ -114,7 +114,7 @@ async fn verify(
             Ok(_) => {}
             Err(failed) if is_about_rights(&failed.error) => {
                 inner.publisher.refused(&failed.error.to_string());
-                inner.waiters.claims.is_deaf();
+                inner.waiters.claims.listening_ended();
                 continue;
             }
             // That verifies nothing; a new connection asks for the next try.
@@ -126,9 +126,9 @@ async fn verify(
             return Err("a message of this client to itself does not arrive".into());
         }
         if let Some(inner) = driver.upgrade()
-            && !inner.waiters.claims.is_told()
+            && !inner.waiters.claims.gets_notifications()
         {
-            inner.waiters.claims.is_listening(); // it may publish again
+            inner.waiters.claims.listening_started(); // it may publish again
         }
     }
     Ok(())

@@ -109,7 +109,8 @@ impl RedisInner {
         &self,
         claims: &[Arc<Claim>],
     ) -> Result<Vec<Result<ClaimRenewal, Error>>, Error> {
-        let (locks, args) = keys::renewal_args(claims);
+        let (locks, mut args) = keys::renewal_args(claims);
+        args.push(self.publisher.client.clone());
         let response = self.call(&script::RENEW, &Call::new(&locks, &args)).await?;
         decode::renewals(claims, response)
     }

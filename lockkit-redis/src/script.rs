@@ -101,8 +101,12 @@ impl<'a, K: AsRef<str>, A: AsRef<[u8]>> Call<'a, K, A> {
 }
 
 /// What scripts include: first those that include others themselves.
-const PARTS: [(&str, &str); 3] = [
+const PARTS: [(&str, &str); 7] = [
+    ("pass.lua", include_str!("scripts/pass.lua")),
     ("queue.lua", include_str!("scripts/queue.lua")),
+    ("leave.lua", include_str!("scripts/leave.lua")),
+    ("enqueue.lua", include_str!("scripts/enqueue.lua")),
+    ("claims.lua", include_str!("scripts/claims.lua")),
     ("register.lua", include_str!("scripts/register.lua")),
     ("answer.lua", include_str!("scripts/answer.lua")),
 ];
@@ -132,6 +136,7 @@ macro_rules! scripts {
 scripts! {
     ACQUIRE = "acquire.lua" Waits,
     RELEASE = "release.lua" First,
+    EXCHANGE = "exchange.lua" First,
     RENEW = "renew.lua" First,
     SHORTEN = "shorten.lua" First,
     DOWNGRADE = "downgrade.lua" First,

@@ -73,6 +73,8 @@ on_both! {
     a_renewal_that_finds_the_claim_holding_does_not_count_on_valkey
     a_grant_that_no_replica_has_is_given_back
     a_grant_that_no_replica_has_is_given_back_on_valkey
+    a_grant_that_a_release_carries_does_not_count_before_replicas_have_it
+    a_grant_that_a_release_carries_does_not_count_on_valkey
     in_a_cluster_it_is_the_replicas_of_the_locks_own_master_that_count
     in_a_cluster_it_is_the_replicas_of_the_locks_own_master_that_count_on_valkey
 }
@@ -102,6 +104,22 @@ mod with {
         }
     }
 
+    pub(super) async fn a_grant_that_a_release_carries_does_not_count_before_replicas_have_it(
+        on: On,
+    ) {
+        let (master, replica) = master_and_replica(on).await;
+        let careful = format!("{}?timeout=2s&min_replicas=1", master.url());
+        let careful = RedisDriver::connect(&careful).await.unwrap();
+        let [held, waiter] = [claim(), claim()];
+        while careful.acquire(&held, Patience::Wait).await.is_err() {}
+        careful.acquire(&waiter, Patience::Wait).await.unwrap();
+        replica.freeze().await;
+        careful.release(&held).await.unwrap();
+        let granted = tokio::time::timeout(LONG, careful.granted(&waiter)).await;
+        let error = granted.expect("it is told").unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
+    }
+
     pub(super) async fn a_renewal_that_replicas_do_not_have_fails_and_its_claim_is_not_given_back(
         on: On,
     ) {
@@ -119,7 +137,7 @@ mod with {
             replica.freeze().await;
             let error = careful.renew_single(&held).await.unwrap_err();
             assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
-            let line = careful.inspect(&held.key).await.unwrap().line;
+            let line = careful.inspect(&held.key).await.unwrap().queue;
             assert!(line[0].holds(), "{line:?}");
             if let Some(waiter) = &waiting {
                 let renewed = careful.renew(&[waiter.clone(), held.clone()]).await.unwrap();

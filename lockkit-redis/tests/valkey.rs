@@ -56,7 +56,7 @@ families! {
     modes_on_valkey modes
     resize_on_valkey resize
     lease_on_valkey lease
-    line_on_valkey line
+    queue_on_valkey queue
     batch_on_valkey batch
     loss_on_valkey loss
     release_on_valkey release

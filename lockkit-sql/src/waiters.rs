@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{ClaimId, Grant, Renewal, locked};
-use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
+use lockkit_core::waiting::{PolledDriver, RegisterWatchers, Waiters};
 use lockkit_core::{Claim, Result};
 
 /// What stands for a claim in messages.
@@ -26,7 +26,7 @@ pub(crate) struct WaiterRegistry {
     pub(crate) claims: Waiters<ClaimTag>,
     /// Whether what happens in this process comes as a message too.
     messages: bool,
-    pub(crate) registers: RegisterBells,
+    pub(crate) registers: RegisterWatchers,
 }
 
 /// All drivers of this process: a release through one rings at the others.
@@ -40,7 +40,7 @@ impl WaiterRegistry {
         let waiters = Arc::new(Self {
             claims: Waiters::new(tag),
             messages,
-            registers: RegisterBells::default(),
+            registers: RegisterWatchers::default(),
         });
         let mut drivers = drivers();
         drivers.retain(|driver| driver.strong_count() > 0);
@@ -54,22 +54,34 @@ impl WaiterRegistry {
         if woken.is_empty() {
             return;
         }
+        Self::ring_in(drivers().iter().filter_map(Weak::upgrade).collect(), woken);
+    }
+
+    /// As [`wake`](Self::wake), but for the claims that wait through this driver.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn wake_others(&self, woken: &[ClaimTag]) {
         let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        for waiters in all.iter().filter(|waiters| !(waiters.messages && waiters.claims.is_told()))
+        Self::ring_in(all.into_iter().filter(|one| !std::ptr::eq(&**one, self)).collect(), woken);
+    }
+
+    fn ring_in(drivers: Vec<Arc<Self>>, woken: &[ClaimTag]) {
+        for waiters in drivers
+            .iter()
+            .filter(|waiters| !(waiters.messages && waiters.claims.gets_notifications()))
         {
-            woken.iter().for_each(|tag| waiters.claims.ring(tag));
+            woken.iter().for_each(|tag| waiters.claims.ask_now(tag));
         }
     }
 
     /// Waits until the claim holds.
-    pub(crate) async fn granted<D: Attendant<Name = ClaimTag>>(
+    pub(crate) async fn granted<D: PolledDriver<Name = ClaimTag>>(
         &self,
         driver: &Arc<D>,
         claim: &Arc<Claim>,
     ) -> Result<Grant> {
-        self.claims.attend(driver);
+        self.claims.start_polling(driver);
         let outcome = self.claims.outcome(claim).await;
-        self.claims.strike(&claim.id);
+        self.claims.remove(&claim.id);
         outcome
     }
 
@@ -89,6 +101,6 @@ impl WaiterRegistry {
     /// A register was written by this process.
     pub(crate) fn wake_registers() {
         let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|waiters| waiters.registers.ring(None));
+        all.iter().for_each(|waiters| waiters.registers.notify(None));
     }
 }

@@ -60,7 +60,7 @@ async fn lines(driver: &dyn LockDriver) -> Vec<Vec<(Mode, bool)>> {
     for name in NAMES {
         for mode in [Mode::Shared, Mode::Permits { permits: 1, limit: 3 }] {
             let state = driver.inspect(&key(mode.space(), name)).await.unwrap();
-            lines.push(state.line.iter().map(|s| (s.mode, s.holds())).collect());
+            lines.push(state.queue.iter().map(|s| (s.mode, s.holds())).collect());
         }
     }
     lines

@@ -64,7 +64,7 @@ impl Scene {
     }
 
     async fn shows_nobody(&mut self, key: &Key) {
-        assert!(self.driver.inspect(key).await.unwrap().line.is_empty());
+        assert!(self.driver.inspect(key).await.unwrap().queue.is_empty());
         let all = ListRequest {
             namespace: key.namespace.clone(),
             space: None,

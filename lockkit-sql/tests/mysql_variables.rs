@@ -79,7 +79,7 @@ async fn everything(mine: &LockManager, theirs: &LockManager) -> Result<(), Erro
     let guard = mine.mutex("a").lock().await?;
     let other = theirs.clone();
     let next = tokio::spawn(async move { other.mutex("a").lock().await });
-    while mine.inspect(Space::Lock, "a").await?.line.len() < 2 {
+    while mine.inspect(Space::Lock, "a").await?.queue.len() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     guard.renew().await?;
@@ -257,7 +257,7 @@ async fn what_was_given_up_does_not_wait_on_behind_a_global_lock() {
     scene.until_zero(waiting).await;
     scene.run("UNLOCK TABLES".into()).await;
     for name in ["a", "new"] {
-        assert!(locks.inspect(Space::Lock, name).await.unwrap().line.is_empty());
+        assert!(locks.inspect(Space::Lock, name).await.unwrap().queue.is_empty());
     }
 }
 

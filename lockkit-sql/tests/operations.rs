@@ -99,7 +99,7 @@ async fn the_place_of_a_last_waiter_that_gave_up_by_a_try_is_not_given_again() {
     let (holder, gave_up, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
     take(&d, &holder).await;
     queue(&d, &gave_up).await;
-    let last = async || d.inspect(&holder.key).await.unwrap().line.last().unwrap().token;
+    let last = async || d.inspect(&holder.key).await.unwrap().queue.last().unwrap().token;
     let place = last().await;
     assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap().result, Acquisition::Busy);
     queue(&d, &next).await;
@@ -160,7 +160,7 @@ async fn a_promotion_by_a_stale_clock_never_ends_before_its_owner_believes() {
     b.release(&first).await.unwrap();
     let state = a.inspect(&first.key).await.unwrap();
     // The owner counts its lease from its own request, on the fresh clock.
-    assert_eq!(state.line[0].expires_in, TTL);
+    assert_eq!(state.queue[0].expires_in, TTL);
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn renewing_never_shortens_and_tells_what_became_of_each() {
     clock.back(Duration::from_secs(1));
     d.renew(&all).await.unwrap();
     clock.forward(Duration::from_secs(1));
-    let line = d.inspect(&holder.key).await.unwrap().line;
+    let line = d.inspect(&holder.key).await.unwrap().queue;
     assert_eq!((line[0].expires_in, line[1].expires_in), (TTL, WAIT));
     // Holder and first waiter die: the renewal of the second moves the lock on.
     let second = exclusive("b");
@@ -236,7 +236,7 @@ async fn a_graceful_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     assert!(!d.break_claim(key, wrong, BreakMode::Forced, &record(true)).await.unwrap());
     assert!(d.break_claim(key, token, BreakMode::Graceful, &record(false)).await.unwrap());
     let state = d.inspect(key).await.unwrap();
-    assert!(state.line[0].broken && state.line[0].holds() && !state.line[1].holds());
+    assert!(state.queue[0].broken && state.queue[0].holds() && !state.queue[1].holds());
     assert_eq!(state.last_break, Some(record(false)));
     let told = Renewal::Ended(ClaimEnd::Broken(record(false)));
     assert_eq!(d.renew_single(&first).await.unwrap(), told);
@@ -336,7 +336,7 @@ async fn another_boot_gives_every_claim_one_full_ttl_and_higher_tokens() {
     before.forward(Duration::from_secs(29));
     after.back(Duration::from_secs(900));
     let b = open_at(&folder, &after, "boot 2").await;
-    assert_eq!(b.inspect(&holder.key).await.unwrap().line[0].expires_in, TTL);
+    assert_eq!(b.inspect(&holder.key).await.unwrap().queue[0].expires_in, TTL);
     assert_eq!(b.acquire(&waiter, Patience::Try).await.unwrap().result, Acquisition::Busy);
     after.forward(TTL);
     assert!(take(&b, &waiter).await.token.get() > token.get() + 1000);

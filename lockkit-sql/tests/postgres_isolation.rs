@@ -81,10 +81,11 @@ async fn who_asks_with_an_older_snapshot_does_not_wait_for_a_claim_that_has_left
         let mut releasing = PgConnection::connect(&server.url()).await.unwrap();
         let mut transaction = releasing.begin().await.unwrap();
         let outcome: i64 =
-            sqlx::query_scalar("SELECT outcome FROM lockkit.lockkit_release($1, 0, $2, $3)")
+            sqlx::query_scalar("SELECT outcome FROM lockkit.lockkit_release($1, 0, $2, $3, $4)")
                 .bind(held.key.namespace.as_str().as_bytes())
                 .bind(held.key.name.as_str().as_bytes())
                 .bind(&held.id.as_bytes()[..])
+                .bind(&b""[..])
                 .fetch_one(&mut *transaction)
                 .await
                 .unwrap();

@@ -232,13 +232,13 @@ async fn settings_that_change_how_bytes_are_written_change_nothing() {
     let guard = locks.mutex(name).note(r"a note \x41").lock().await.unwrap();
     guard.renew().await.unwrap();
     let state = others.inspect(Space::Lock, name).await.unwrap();
-    assert_eq!(state.line[0].note.as_deref(), Some(r"a note \x41"));
+    assert_eq!(state.queue[0].note.as_deref(), Some(r"a note \x41"));
     assert_eq!(state.key.name.as_str(), name);
     let waiting = tokio::spawn({
         let others = others.clone();
         async move { others.mutex(name).lock().await }
     });
-    while others.inspect(Space::Lock, name).await.unwrap().line.len() < 2 {
+    while others.inspect(Space::Lock, name).await.unwrap().queue.len() < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     guard.release().await.unwrap();

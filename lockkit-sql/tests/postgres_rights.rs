@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, BreakMode, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Write,
+    Acquire, Acquisition, Batch, BreakMode, LockDriver, Patience, RegisterKey, Released, Renewal,
+    SetLimit, Write,
 };
 use lockkit_core::state::{ListRequest, RegisterRequest};
 use lockkit_core::{
@@ -100,18 +101,25 @@ type Operation<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), Error
 /// What a client had before a right was withdrawn.
 struct Scene {
     driver: PostgresDriver,
+    /// Another client, which the server notifies.
+    other: PostgresDriver,
     held: Arc<Claim>,
     waits: Arc<Claim>,
     victim: (Arc<Claim>, Token),
     leaves: Arc<Claim>,
-    /// The second waits behind the first.
+    /// The second waits behind the first, for the other client.
     pair: [Arc<Claim>; 2],
+    /// The second waits behind the first.
+    passed: [Arc<Claim>; 2],
+    /// As those; the second is to give up.
+    given_up: [Arc<Claim>; 2],
 }
 
 impl Scene {
     async fn set(url: &str, n: usize) -> Self {
         let options = ServerOptions::default().connections(2);
-        let driver = PostgresDriver::connect_with(url, options).await.unwrap();
+        let driver = PostgresDriver::connect_with(url, options.clone()).await.unwrap();
+        let other = PostgresDriver::connect_with(url, options).await.unwrap();
         let [held, waits] = [0; 2].map(|_| claim(&format!("held {n}")));
         let (victim, leaves) = (claim(&format!("victim {n}")), claim(&format!("leaves {n}")));
         take(&driver, &held).await;
@@ -119,11 +127,17 @@ impl Scene {
         take(&driver, &leaves).await;
         let pair = [0; 2].map(|_| claim(&format!("pair {n}")));
         take(&driver, &pair[0]).await;
-        for waits in [&waits, &pair[1]] {
+        let [passed, given_up] =
+            ["passed", "given up"].map(|name| [0; 2].map(|_| claim(&format!("{name} {n}"))));
+        take(&driver, &passed[0]).await;
+        take(&driver, &given_up[0]).await;
+        let waiters = [&waits, &passed[1], &given_up[1]].map(|waits| (&driver, waits));
+        for (driver, waits) in waiters.into_iter().chain([(&other, &pair[1])]) {
             let answer = driver.acquire(waits, Patience::Wait).await.unwrap().result;
             assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
         }
-        Self { driver, held, waits, victim: (victim, token), leaves, pair }
+        let victim = (victim, token);
+        Self { driver, other, held, waits, victim, leaves, pair, passed, given_up }
     }
 
     fn operations(&self, n: usize) -> Vec<Operation<'_>> {
@@ -181,6 +195,14 @@ impl Scene {
             ),
             ("a release", Box::pin(async { driver.release(&self.leaves).await.map(drop) })),
             ("a hand-over", Box::pin(async { driver.release(&self.pair[0]).await.map(drop) })),
+            (
+                "a hand-over with the next acquire",
+                Box::pin(async move { replace(driver, &self.passed[0], new("passed")).await }),
+            ),
+            (
+                "a waiter that gives up with the next acquire",
+                Box::pin(async move { replace(driver, &self.given_up[1], new("given up")).await }),
+            ),
             (
                 "a resize",
                 Box::pin(async move {
@@ -243,7 +265,22 @@ impl Scene {
         let renewed = self.driver.renew_single(&self.waits).await.unwrap();
         assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
         self.driver.close().await;
+        self.other.close().await;
     }
+}
+
+/// One claim leaves its queue, and another one enters it, in one request.
+async fn replace(
+    driver: &PostgresDriver,
+    leaving: &Arc<Claim>,
+    claim: Arc<Claim>,
+) -> Result<(), Error> {
+    let acquires = [Acquire { claim, patience: Patience::Wait }];
+    let batch = Batch { releases: std::slice::from_ref(leaving), acquires: &acquires };
+    let mut outcome = driver.submit(batch).await?;
+    outcome.released.remove(0)?;
+    outcome.acquired.remove(0)?;
+    Ok(())
 }
 
 /// An error that stays, and that names what is missing.

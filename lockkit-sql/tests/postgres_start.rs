@@ -112,7 +112,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
              DROP FUNCTION IF EXISTS from_tomorrow.lockkit_submit"
         );
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
-        let told = format!("have version {version}, and this lockkit needs version 7");
+        let told = format!("have version {version}, and this lockkit needs version 8");
         let refused = PostgresDriver::connect(&url).await.unwrap_err();
         assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
         // Nor do the statements for people change them.
@@ -201,15 +201,15 @@ async fn a_watch_goes_on_after_a_restart_of_the_server() {
         })
     });
     let mut next = async || timeout(LONG, states.recv()).await.unwrap().unwrap();
-    assert!(next().await.unwrap().line.is_empty());
+    assert!(next().await.unwrap().queue.is_empty());
     for _ in 0..3 {
         server.kill().await;
         // It asks every 200 ms, and reaches nobody.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.restart(Data::Keep).await.unwrap();
         let guard = timeout(LONG, locks.mutex("job").lock()).await.unwrap().unwrap();
-        assert_eq!(next().await.unwrap().line.len(), 1);
+        assert_eq!(next().await.unwrap().queue.len(), 1);
         guard.release().await.unwrap();
-        assert!(next().await.unwrap().line.is_empty());
+        assert!(next().await.unwrap().queue.is_empty());
     }
 }

@@ -60,7 +60,7 @@ impl Scene {
     }
 
     async fn expires_in(&self, key: &Key) -> Duration {
-        self.driver.inspect(key).await.unwrap().line[0].expires_in
+        self.driver.inspect(key).await.unwrap().queue[0].expires_in
     }
 }
 
@@ -124,7 +124,7 @@ async fn waiters_get_their_turn(kind: Kind) {
         let lock = locks.mutex("a");
         async move { lock.lock().await }
     });
-    while locks.inspect(Space::Lock, "a").await.unwrap().line.len() < 2 {
+    while locks.inspect(Space::Lock, "a").await.unwrap().queue.len() < 2 {
         sleep(Duration::from_millis(10)).await;
     }
     scene.set(Shift::NONE);

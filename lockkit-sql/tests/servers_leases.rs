@@ -65,7 +65,7 @@ impl Scene {
         let id = claim.id.to_hex();
         let name = claim.key.name.as_str();
         self.ask(
-            &format!("SELECT lockkit.lockkit_release('', 0, '{name}', decode('{id}', 'hex'))"),
+            &format!("SELECT lockkit.lockkit_release('', 0, '{name}', decode('{id}', 'hex'), '')"),
             &format!("CALL lockkit_release('', 0, '{name}', UNHEX('{id}'))"),
         )
         .await;
@@ -86,7 +86,7 @@ impl Scene {
 
     /// How long the lease of the claim at this place in the line still is.
     async fn left(&self, key: &Key, place: usize) -> Duration {
-        self.driver.inspect(key).await.unwrap().line[place].expires_in
+        self.driver.inspect(key).await.unwrap().queue[place].expires_in
     }
 }
 
@@ -136,7 +136,7 @@ async fn a_waiter_that_is_promoted_gets_the_lease_of_a_holder() {
                     scene.waits(&another).await;
                 }
             }
-            let line = scene.driver.inspect(&next.key).await.unwrap().line;
+            let line = scene.driver.inspect(&next.key).await.unwrap().queue;
             assert!(line[0].holds(), "{kind:?}: {line:?}");
             assert!(is_long(line[0].expires_in), "{kind:?}: {:?}", line[0].expires_in);
         }

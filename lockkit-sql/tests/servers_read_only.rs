@@ -47,7 +47,7 @@ async fn held_and_wanted(
         async move { theirs.mutex("job").lock().await }
     });
     soon(async {
-        while ours.inspect(Space::Lock, "job").await.unwrap().line.len() < 2 {
+        while ours.inspect(Space::Lock, "job").await.unwrap().queue.len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Acquisition, BatchError, Patience, Released};
+use lockkit_core::driver::{Acquisition, Attempted, BatchError, Patience, Released};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::claim_cache::{CachedClaim, Node};
+use crate::claim_cache::{CachedClaim, Node, Obstacle};
 use crate::create::CreatedNode;
 use crate::errors::{BACKEND, failed, write_failed};
 use crate::locks::FolderState;
@@ -23,13 +23,37 @@ impl ZkLocks {
         claim: &Claim,
         patience: Patience,
     ) -> Result<Acquisition, BatchError> {
-        self.try_to_acquire(claim, patience).await.map_err(|error| match error {
+        let acquired = self.try_to_acquire(claim, patience).await;
+        acquired.map_err(|error| self.acquire_failed(claim, error))
+    }
+
+    /// The outcome for a claim that waits in its queue if need be, whose node was created with others in one
+    /// transaction. Where claims with another limit made it leave again, it is put in by itself.
+    pub(crate) async fn answered(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        entered: Result<CreatedNode>,
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let answer = match entered {
+            Ok(entered) => self.placed(session, claim, Patience::Wait, entered).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(Some(acquired)) => Ok(Attempted::from(acquired)),
+            Ok(None) => self.acquire(claim, Patience::Wait).await.map(Attempted::from),
+            Err(error) => Err(self.acquire_failed(claim, error)),
+        }
+    }
+
+    fn acquire_failed(&self, claim: &Claim, error: Error) -> BatchError {
+        match error {
             // (What is remembered is forgotten when the server has refused or deleted the node.)
             Error::Backend { .. } if self.claims.get(claim.id).is_some() => {
                 BatchError::unknown(error)
             }
             _ => BatchError::refused(error),
-        })
+        }
     }
 
     async fn try_to_acquire(&self, claim: &Claim, patience: Patience) -> Result<Acquisition> {
@@ -99,10 +123,15 @@ impl ZkLocks {
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-        CreatedNode { node, alone, .. }: CreatedNode,
+        CreatedNode { mut node, alone, ahead, .. }: CreatedNode,
     ) -> Result<Option<Acquisition>> {
         if alone {
             return self.answer(session, claim, patience, node, Verdict::Holds).await.map(Some);
+        }
+        if let (Some((name, count)), Patience::Wait) = (ahead, patience) {
+            node.obstacle = Some(Obstacle { node: Some(name), sole: count == 1 });
+            self.claims.update(claim, node);
+            return Ok(Some(Acquisition::Queued { ahead: count }));
         }
         let folder = self.layout.list(&claim.key);
         let tag = NodeTag::of(claim.id);
@@ -227,15 +256,15 @@ impl ZkLocks {
                 session.map_err(BatchError::refused)?
             }
         };
-        if let Some(CachedClaim { node: Some(node), .. }) = cached
-            && self.remove(&session, claim, &node).await?
-        {
-            let folder = self.layout.list(&claim.key);
-            if self.folders.last(&folder) == Some(FolderState::InUse) {
-                self.folders.saw(folder.as_str(), FolderState::There);
+        if let Some(CachedClaim { node: Some(node), .. }) = cached {
+            let removed = self.remove(&session, claim, &node).await;
+            if removed.as_ref().is_err_and(|error| error.ambiguous > 0) {
+                self.claims.successors.wake(&node.path);
             }
-            self.folder_unused(&folder);
-            return Ok(Released::Removed);
+            if removed? {
+                self.left_folder(&self.layout.list(&claim.key));
+                return Ok(Released::Removed);
+            }
         }
         // Whether there is a node, and where, is not known: read.
         let folder = self.layout.list(&claim.key);
@@ -250,6 +279,15 @@ impl ZkLocks {
         }
         self.claims.forget(claim.id);
         Ok(released)
+    }
+
+    /// Notes that a claim has left this folder, which may be empty now.
+    pub(crate) fn left_folder(&self, folder: &str) {
+        if self.folders.last(folder) == Some(FolderState::InUse) {
+            self.folders.saw(folder, FolderState::There);
+        }
+        self.ends.forget(folder);
+        self.folder_unused(folder);
     }
 
     /// Deletes all nodes with this tag.

@@ -22,6 +22,7 @@ pub(crate) fn capabilities(sessions: &Sessions) -> Capabilities {
     c.expiry_slack = expiry_slack(sessions);
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
+    c.batches = crate::batch::LIMITS;
     c.registers = true;
     c.namespaces = sessions.options().neighbours.is_none();
     c.resize = true;
@@ -61,8 +62,8 @@ const fn round_trips(may_follow: bool) -> RoundTrips {
 const FAULTS: [(Fault, Guarantee); 20] = [
     (Fault::ConnectionCut, Guarantee::All),
     (Fault::Partition, Guarantee::All),
-    (Fault::ServerStandsStill, Guarantee::All),
-    (Fault::ClientStandsStill, Guarantee::All),
+    (Fault::ServerPaused, Guarantee::All),
+    (Fault::ClientPaused, Guarantee::All),
     (Fault::ClientMachinePaused, Guarantee::Tokens),
     (Fault::ClientDies, Guarantee::All),
     // Sessions are part of the data, and begin their time again.

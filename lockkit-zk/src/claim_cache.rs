@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, LeaseStart, locked};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Successors, locked};
 use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
@@ -98,6 +98,8 @@ pub(crate) struct ClaimCache {
     all: Mutex<CacheState>,
     /// Notified when a lease ends before the next check of all of them.
     pub(crate) earlier: Arc<Notify>,
+    /// The claims by the paths of their nodes, with the waiters directly after them.
+    pub(crate) successors: Successors<String>,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +135,9 @@ impl ClaimCache {
         };
         let mut all = locked(&self.all);
         self.look_at(&mut all, cached.ends);
-        all.claims.insert(claim.id, cached);
+        let before = all.claims.insert(claim.id, cached);
+        drop(all);
+        self.left(before);
     }
 
     /// The claim has this node now: its lease begins.
@@ -141,6 +145,7 @@ impl ClaimCache {
         let mut all = locked(&self.all);
         let cached = all.claims.get_mut(&claim.id)?;
         cached.begin(claim, node.holds, cached.node.is_none());
+        self.successors.enter(node.path.clone(), claim.id);
         cached.node = Some(node);
         let settled = cached.clone();
         self.look_at(&mut all, settled.ends);
@@ -159,7 +164,21 @@ impl ClaimCache {
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        locked(&self.all).claims.remove(&id);
+        let before = locked(&self.all).claims.remove(&id);
+        self.left(before);
+    }
+
+    /// This claim is not known to be in its queue any more.
+    fn left(&self, cached: Option<CachedClaim>) {
+        if let Some(node) = cached.and_then(|cached| cached.node) {
+            self.successors.leave(&node.path);
+        }
+    }
+
+    /// Whether a claim is in its queue, unless another client removed it, and waits.
+    pub(crate) fn certainly_waits(&self, id: ClaimId) -> bool {
+        let cached = self.get(id);
+        cached.is_some_and(|it| !it.holds() && !it.is_over() && !it.session.has_ended())
     }
 
     /// The tags of all claims that a client here owns.
@@ -175,7 +194,8 @@ impl ClaimCache {
         let claims = &mut all.claims;
         let over: Vec<_> =
             claims.iter().filter(|(_, cached)| cached.ends <= now).map(|(id, _)| *id).collect();
-        let over = over.iter().filter_map(|id| claims.remove(id)).collect();
+        let over: Vec<_> = over.iter().filter_map(|id| claims.remove(id)).collect();
+        over.iter().flat_map(|it| &it.node).for_each(|node| self.successors.leave(&node.path));
         let next = claims.values().map(|cached| cached.ends).fold(latest, Moment::min);
         all.next_look = Some(next);
         (over, next)

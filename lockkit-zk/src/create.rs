@@ -15,7 +15,7 @@ use futures_util::future::OptionFuture;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Acquisition, ClaimData};
 use lockkit_core::queue::{GivenLimit, Verdict};
-use lockkit_core::{Claim, Error, Result, Token};
+use lockkit_core::{Claim, Error, Mode, Result, Token};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::claim_cache::Node;
@@ -23,6 +23,7 @@ use crate::errors::{BACKEND, failed, not_done};
 use crate::fixed_limit::{NODES, admits_first, limit_at};
 use crate::locks::{FolderState, ZkLocks};
 use crate::paths::{NodeKind, NodeTag};
+use crate::queue_ends::FolderChange;
 use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
 
@@ -53,6 +54,8 @@ pub(crate) struct CreatedNode {
     pub(crate) node: Node,
     /// Whether nothing else was in the folder.
     pub(crate) alone: bool,
+    /// The claim directly ahead, if it is known, and how many are ahead.
+    pub(crate) ahead: Option<(String, u32)>,
     /// By which change the folder was made.
     folder_made: i64,
 }
@@ -202,22 +205,47 @@ impl ZkLocks {
             Err(error) => return Err(failed(error.clone().into())),
         };
         session.confirm(sent);
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        self.saw_claim(folder, &name);
         if matches!(condition, CreateCondition::New | CreateCondition::Empty) {
             self.unused_folders.made(folder);
         }
+        let mut entered = self.entered(claim, folder, path, stat, &[])?;
+        if let CreateCondition::Limited(given) = condition {
+            entered.alone = stat.num_children == 1 + NODES && admits_first(given, claim.mode);
+        }
+        Ok(CreateResult::Created(entered))
+    }
+
+    /// Notes that the node of a claim was created, in a transaction that deleted these nodes of its folder
+    /// and left the folder in this state.
+    pub(crate) fn entered(
+        &self,
+        claim: &Claim,
+        folder: &str,
+        path: String,
+        stat: Stat,
+        deleted: &[&str],
+    ) -> Result<CreatedNode> {
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        self.saw_claim(folder, &name);
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
+        let ahead =
+            self.ends.changed(folder, &FolderChange { stat, deleted, created: Some(&name) });
+        if self.folders.last(folder) == Some(FolderState::NearSequenceEnd) {
+            self.ends.forget(folder);
+        }
+        // Two exclusive claims conflict, whatever else is there.
+        let knows = claim.mode == Mode::Exclusive && !self.layout.has_neighbours();
+        let ahead = ahead.filter(|_| knows);
+        let count = u32::try_from(stat.num_children - 1).unwrap_or(0);
         let node = Node { path, name, token, holds: false, obstacle: None };
         self.claims.update(claim, node.clone());
-        let alone = match condition {
-            CreateCondition::Limited(given) => {
-                stat.num_children == 1 + NODES && admits_first(given, claim.mode)
-            }
-            _ => stat.num_children == 1,
-        };
-        Ok(CreateResult::Created(CreatedNode { node, alone, folder_made: stat.czxid }))
+        Ok(CreatedNode {
+            node,
+            alone: stat.num_children == 1,
+            ahead: ahead.map(|ahead| (ahead, count)),
+            folder_made: stat.czxid,
+        })
     }
 
     /// Takes note that a claim is in the folder; a limit that is known of stays known.

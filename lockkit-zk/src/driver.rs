@@ -7,16 +7,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Acquire, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
-    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
-    submit_each,
+    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver,
+    RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Token,
 };
 use zookeeper_client::Client;
 
@@ -110,18 +109,9 @@ impl LockDriver for ZkDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.ready().await.map_err(BatchError::refused)?.start_cleanup();
-        let acquire = |Acquire { claim, patience }: Acquire| async move {
-            if claim.lifetime == Lifetime::Detached {
-                let error = self.unsupported("claims that outlive their process");
-                return Err(BatchError::refused(error));
-            }
-            self.locks.acquire(&claim, patience).await.map(Attempted::from)
-        };
-        let release = |claim: Arc<Claim>| async move {
-            self.locks.release(&claim).await.map(Attempted::from)
-        };
-        Ok(submit_each(batch, acquire, release).await)
+        let locks = self.ready().await.map_err(BatchError::refused)?;
+        locks.start_cleanup();
+        Ok(locks.submit(batch).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {

@@ -19,6 +19,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
+mod batch;
 mod breaking;
 mod capabilities;
 mod claim_cache;
@@ -34,6 +35,7 @@ mod lists;
 mod locks;
 mod options;
 mod paths;
+mod queue_ends;
 mod queue_snapshot;
 mod register_record;
 mod registers;

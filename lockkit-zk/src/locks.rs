@@ -17,6 +17,7 @@ use crate::claim_cache::ClaimCache;
 use crate::errors::{failed, if_there};
 use crate::lists::{Lists, snapshot_of};
 use crate::paths::Layout;
+use crate::queue_ends::QueueEnds;
 use crate::queue_snapshot::QueueSnapshot;
 use crate::register_record::RegisterRecord;
 use crate::session::Session;
@@ -51,6 +52,8 @@ pub(crate) struct ZkLocks {
     pub(crate) lists: Lists,
     /// The folders of lists.
     pub(crate) folders: Recent<String, FolderState>,
+    /// What is known of the ends of queues.
+    pub(crate) ends: QueueEnds,
     /// Registers: the version of the node, and the cell without its value (but for whether there is
     /// one).
     pub(crate) registers: Recent<String, (i32, RegisterRecord)>,
@@ -83,6 +86,7 @@ impl ZkLocks {
             claims: ClaimCache::default(),
             lists: Lists::default(),
             folders: Recent::new(REMEMBERED),
+            ends: QueueEnds::default(),
             registers: Recent::new(REMEMBERED / 4),
             bases: KnownBases::default(),
             format: OnceCell::new(),
@@ -171,8 +175,14 @@ impl ZkLocks {
 
     /// The claims of a folder, in order; none when it is not there.
     pub(crate) async fn snapshot(&self, session: &Session, folder: &str) -> Result<QueueSnapshot> {
-        let names = self.children(session, folder).await?;
-        snapshot_of(session, folder, names).await
+        let listed = session.answer(session.client.get_children(folder)).await;
+        let Some((names, stat)) = if_there(listed)? else {
+            return Ok(QueueSnapshot::default());
+        };
+        let children = names.len();
+        let snapshot = snapshot_of(session, folder, names).await?;
+        self.ends.listed(folder, &stat, children, &snapshot);
+        Ok(snapshot)
     }
 
     /// The children of a folder; none when it is not there.

@@ -20,7 +20,7 @@ use crate::errors::BACKEND;
 use crate::options::agreed_silence;
 
 /// Of a check that asks only whether a node is there.
-const ANY_VERSION: i32 = -1;
+pub(crate) const ANY_VERSION: i32 = -1;
 
 /// One session of ZooKeeper. Ephemeral nodes live exactly as long as it does.
 pub(crate) struct Session {

@@ -1,8 +1,12 @@
 //! Waiting for a claim's turn: a watch on the one node that matters, and one on the own node.
+//!
+//! Directly after a claim of the same driver an exclusive claim needs neither: the driver deletes that node
+//! itself, and the answer says that the waiter holds (`batch.rs`). Only one that comes first after a holder
+//! for a while watches, since others may end that holder.
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{ClaimData, Grant};
+use lockkit_core::driver::{ClaimData, Following, Grant};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result};
 use zookeeper_client::EventType;
@@ -23,7 +27,7 @@ enum ClaimAheadChange {
 }
 
 impl ZkLocks {
-    pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant> {
+    pub(crate) async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         let Some(cached) = self.claims.get(claim.id) else {
             return Err(Error::Lost { reason: LossReason::Expired });
         };
@@ -52,7 +56,7 @@ impl ZkLocks {
     async fn wait_for_claim_ahead(
         &self,
         cached: &CachedClaim,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         node: &Node,
     ) -> Result<()> {
         let session = &*cached.session;
@@ -71,6 +75,20 @@ impl ZkLocks {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", cached.folder);
+            let following = match claim.mode {
+                Mode::Exclusive => self.claims.successors.follow(path.clone(), claim),
+                _ => None,
+            };
+            if let Some(following) = &following {
+                tokio::select! {
+                    biased;
+                    () = following.woken() => match self.holds_by_now(claim) {
+                        true => return Ok(()),
+                        false => continue,
+                    },
+                    () = following.relied_on(|ahead| self.claims.certainly_waits(ahead)) => {}
+                }
+            }
             let room = reserved.take().or_else(|| session.room(&[&node.path, &path]));
             let Some(_room) = room else {
                 own = None;
@@ -87,6 +105,13 @@ impl ZkLocks {
             let what = tokio::select! {
                 // First the own node: it may have gone before the other did.
                 biased;
+                () = woken(following.as_ref()) => match self.holds_by_now(claim) {
+                    true => return Ok(()),
+                    false => {
+                        own = Some(own_event);
+                        continue;
+                    }
+                },
                 event = &mut own_event => {
                     self.own_changed(session, claim, node, event).await?;
                     known = Some(obstacle);
@@ -101,6 +126,11 @@ impl ZkLocks {
                 ClaimAheadChange::Left | ClaimAheadChange::Changed => {}
             }
         }
+    }
+
+    /// Whether the answer to a release has said that this claim holds.
+    fn holds_by_now(&self, claim: &Claim) -> bool {
+        self.claims.get(claim.id).is_some_and(|cached| cached.holds())
     }
 
     /// Reads what is ahead; `None` when nothing conflicts.
@@ -183,11 +213,22 @@ impl ZkLocks {
             return Error::Lost { reason: LossReason::SessionEnded };
         }
         let record = break_name(&claim.key, node.token, &NodeTag::of(claim.id));
-        match self.break_record(session, &claim.key, &record).await {
-            Ok(Some(record)) => Error::Lost { reason: LossReason::Broken(record) },
-            Ok(None) => Error::Lost { reason: LossReason::Vanished },
-            Err(error) => error,
-        }
+        let reason = match self.break_record(session, &claim.key, &record).await {
+            Ok(Some(record)) => LossReason::Broken(record),
+            Ok(None) => LossReason::Vanished,
+            Err(error) => return error,
+        };
+        // The waiter after it has to read what is ahead now.
+        self.claims.forget(claim.id);
+        Error::Lost { reason }
+    }
+}
+
+/// Returns when the claim ahead has left, or may have, if it is one of this driver's.
+async fn woken(following: Option<&Following<'_, String>>) {
+    match following {
+        Some(following) => following.woken().await,
+        None => std::future::pending().await,
     }
 }
 

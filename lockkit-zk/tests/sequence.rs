@@ -172,9 +172,9 @@ async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_seque
     };
     let holding = async || {
         let state = driver.inspect(&pool).await.unwrap();
-        let order: Vec<_> = state.line.iter().map(|s| s.token).collect();
+        let order: Vec<_> = state.queue.iter().map(|s| s.token).collect();
         assert!(order.is_sorted(), "in the order in which they came: {order:?}");
-        (state.holders().count(), state.line.len())
+        (state.holders().count(), state.queue.len())
     };
     let claims: Vec<_> = (0..8).map(|_| one(3)).collect();
     for claim in &claims {

@@ -341,7 +341,7 @@ async fn a_dead_process_keeps_each_lock_for_the_ttl_of_that_lock() {
     // What the leader hears of a session is a little old; nothing is kept for as long as the other.
     assert!(kept < ttl + slack, "{kept:?}, with a slack of {slack:?}");
     assert!(kept < TTL / 2, "{kept:?}");
-    let line = other.inspect(&usual.key).await.unwrap().line;
+    let line = other.inspect(&usual.key).await.unwrap().queue;
     assert_eq!(line.len(), 1, "the other one lasts longer: {line:?}");
 }
 
@@ -363,7 +363,7 @@ async fn a_lock_lasts_as_its_guard_and_a_look_at_it_say() {
         let asked = Duration::from_secs(seconds);
         let claim = lasting(&namespace, &format!("{seconds}"), asked);
         assert_eq!(granted(&driver, &claim).await.ttl, asked);
-        let line = driver.inspect(&claim.key).await.unwrap().line;
+        let line = driver.inspect(&claim.key).await.unwrap().queue;
         assert_eq!(line[0].ttl, asked);
     }
     // The servers have a bound, and whatever is above it has that.
@@ -372,7 +372,7 @@ async fn a_lock_lasts_as_its_guard_and_a_look_at_it_say() {
         let claim = lasting(&namespace, &format!("year {more}"), year + Duration::from_secs(more));
         let grant = granted(&driver, &claim).await;
         assert!(longest <= grant.ttl && grant.ttl < year, "{:?}", grant.ttl);
-        let line = driver.inspect(&claim.key).await.unwrap().line;
+        let line = driver.inspect(&claim.key).await.unwrap().queue;
         assert!(line[0].ttl.abs_diff(grant.ttl) < Duration::from_millis(1), "{line:?}");
         given.push(grant.ttl);
     }

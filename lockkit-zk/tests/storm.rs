@@ -7,8 +7,13 @@ use lockkit_lab::storm::{FAULTS, Stage, Storm};
 use lockkit_lab::{Kind, Layout};
 
 async fn is_acquitted(stage: Stage) {
+    is_acquitted_with(stage, |_| {}).await;
+}
+
+async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
     let mut storm = Storm::brief(lockkit_lab::worker::example("zk_worker"));
     (storm.ttl, storm.lasts) = (Duration::from_secs(2), storm.lasts.max(Duration::from_secs(10)));
+    change(&mut storm);
     let look = |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
     let report = storm.acquitted(stage, look).await;
     assert!(report.count("granted") > 10 && report.count("faults") >= 1, "{report:?}");
@@ -22,4 +27,11 @@ async fn a_storm_on_a_single_server_is_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
     is_acquitted(Stage::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
+}
+
+/// Most hand-overs are within a process, or between two of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_on_one_contended_lock_is_acquitted() {
+    let stage = Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap();
+    is_acquitted_with(stage, |storm| (storm.locks, storm.tasks) = (1, 8)).await;
 }

@@ -220,14 +220,14 @@ async fn whatever_message_is_lost_nothing_is_left_and_the_lock_works() {
             let strike = proxy.fault(Fault::Cut, when);
             let guard = locks.mutex("a").lock().await.unwrap();
             assert!(guard.is_valid(), "{when:?}");
-            let line = witness.inspect(&key).await.unwrap().line;
+            let line = witness.inspect(&key).await.unwrap().queue;
             assert_eq!(line.len(), 1, "{when:?}: one claim, one node: {line:?}");
             // Lost after the cut it may be, but not for the lock.
             let _ = guard.release().await;
             let again = locks.mutex("a").lock().await.unwrap();
             again.release().await.unwrap();
             locks.shutdown().await;
-            let line = witness.inspect(&key).await.unwrap().line;
+            let line = witness.inspect(&key).await.unwrap().queue;
             assert!(line.is_empty(), "{when:?} (struck: {}): {line:?}", strike.has_struck());
         }
     }

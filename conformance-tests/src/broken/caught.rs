@@ -40,7 +40,7 @@ pub const BUGS: &[Caught] = &[
         "exclusion_01_a_free_lock_is_granted",
     ),
     caught(
-        InjectedBug::TokenStandsStill,
+        InjectedBug::TokenNeverGrows,
         "gives the same token to everybody",
         "token_02_every_conflicting_holder_has_a_greater_one",
     ),
@@ -52,12 +52,12 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::LeaksOnCancel,
         "an acquire that is dropped half way leaves a claim that no release finds",
-        "cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing",
+        "cancel_03_an_operation_dropped_at_any_await_point_leaves_nothing",
     ),
     caught(
         InjectedBug::LosesRequestOnCancel,
         "a dropped wait takes the claim's place in line with it",
-        "cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing",
+        "cancel_03_an_operation_dropped_at_any_await_point_leaves_nothing",
     ),
     caught(
         InjectedBug::WakesTheLastFirst,
@@ -87,7 +87,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::RenewsAnothers,
         "renews by name, not by id",
-        "release_04_nobody_releases_or_renews_without_the_id",
+        "release_04_only_the_id_releases_or_renews",
     ),
     caught(
         InjectedBug::RevivesExpired,
@@ -97,7 +97,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::RenewsOnlyHolders,
         "a renewed waiter is not kept in line",
-        "order_07_nobody_starves_under_a_mix_of_readers_and_writers",
+        "order_07_no_claim_starves_under_a_mix_of_readers_and_writers",
     ),
     caught(
         InjectedBug::ShorterRenewalShortens,
@@ -122,7 +122,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::SaysNoSuchLockToStrangers,
         "does not tell another's lock from none",
-        "release_04_nobody_releases_or_renews_without_the_id",
+        "release_04_only_the_id_releases_or_renews",
     ),
     caught(InjectedBug::FoldsCase, "A is a", "names_04_case_matters"),
     caught(InjectedBug::TrimsSpaces, "'a ' is 'a'", "names_05_trailing_spaces_matter"),
@@ -179,7 +179,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::OldTokenBreaksTheSuccessor,
         "breaks whoever holds, whatever the token",
-        "inspect_06_a_break_with_an_old_token_touches_nobody",
+        "inspect_06_a_break_with_an_old_token_breaks_no_claim",
     ),
     caught(
         InjectedBug::ForgetsWhoBroke,
@@ -197,9 +197,9 @@ pub const BUGS: &[Caught] = &[
         "loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it",
     ),
     caught(
-        InjectedBug::LookingRenews,
+        InjectedBug::InspectingRenews,
         "who looks at a lock keeps it alive",
-        "inspect_07_looking_never_disturbs_the_lock",
+        "inspect_07_inspecting_never_disturbs_the_lock",
     ),
     caught(
         InjectedBug::SpacesMeet,
@@ -224,12 +224,12 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::ClaimsWhatItCannot,
         "says that it raises tokens, and does not",
-        "token_10_a_raise_lifts_this_token_and_all_later_ones",
+        "token_10_a_raise_applies_to_this_token_and_all_later_ones",
     ),
     caught(
         InjectedBug::RaiseForgetsWaiters,
         "a raise lifts later tokens, but not those of claims that already wait",
-        "token_11_a_raise_lifts_the_claims_that_already_wait",
+        "token_11_a_raise_applies_to_claims_that_already_wait",
     ),
     caught(
         InjectedBug::DeniesWhatItDoes,
@@ -249,7 +249,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::RegisterForgetsWrites,
         "takes a repeated write for a conflict",
-        "register_06_a_lost_answer_is_told_from_a_conflict",
+        "register_06_a_lost_answer_is_distinguished_from_a_conflict",
     ),
     caught(
         InjectedBug::RegisterMissesEarlierChanges,
@@ -304,7 +304,7 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::LoweringEvicts,
         "takes out holders until the rest is within the new limit",
-        "resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room",
+        "resize_02_lowering_evicts_no_holder_and_admits_none_until_permits_are_free",
     ),
     caught(
         InjectedBug::FirstUseResizes,
@@ -314,17 +314,17 @@ pub const BUGS: &[Caught] = &[
     caught(
         InjectedBug::PromotesForTheWaitingTtl,
         "a promoted claim keeps the lease of a waiter",
-        "line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl",
+        "queue_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl",
     ),
     caught(
         InjectedBug::ShortensWithOthersInLine,
-        "the expiry is set, not raised, where others stand in line",
-        "line_05_a_renewal_with_others_in_line_never_shortens",
+        "the expiry is set, not raised, where others are queued",
+        "queue_05_a_renewal_with_others_queued_never_shortens",
     ),
     caught(
         InjectedBug::RevivesWithOthersInLine,
         "a renewal brings an expired claim back to the front of those who wait",
-        "line_06_an_expired_holder_with_others_in_line_is_not_revived",
+        "queue_06_an_expired_holder_with_others_queued_is_not_revived",
     ),
     caught(
         InjectedBug::WakesLate,

@@ -239,7 +239,7 @@ impl Toy {
     }
 
     pub(super) fn number(&self, line: &mut Line) -> Token {
-        if !self.is(InjectedBug::TokenStandsStill) {
+        if !self.is(InjectedBug::TokenNeverGrows) {
             line.last_token += 1;
         }
         Token::new(line.last_token.max(1)).expect("a toy counts not that far")

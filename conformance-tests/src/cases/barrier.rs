@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
 
-pub async fn barrier_01_nobody_leaves_before_all_have_entered(context: CaseContext) {
+pub async fn barrier_01_no_party_leaves_before_all_have_entered(context: CaseContext) {
     let managers = [context.manager().await, context.manager().await];
     let entered = Arc::new(AtomicU32::new(0));
     let mut participants = JoinSet::new();

@@ -54,7 +54,9 @@ pub async fn cancel_02_a_lock_dropped_while_being_granted_leaves_nothing(context
     }
 }
 
-pub async fn cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing(context: CaseContext) {
+pub async fn cancel_03_an_operation_dropped_at_any_await_point_leaves_nothing(
+    context: CaseContext,
+) {
     for verb in Dropped::ALL {
         let mut polls = 0;
         loop {
@@ -233,7 +235,7 @@ pub async fn cancel_04_a_timeout_comes_in_time_and_leaves_nothing(context: CaseC
     panic!("asked to wait {wait:?}, it took {quickest:?} at best");
 }
 
-pub async fn cancel_05_timeout_busy_and_failure_are_told_apart(context: CaseContext) {
+pub async fn cancel_05_timeout_busy_and_failure_are_distinct(context: CaseContext) {
     let severed = Arc::new(Severed::for_good());
     let driver = Tampered::new(context.driver().await, severed.clone());
     let ttl = context.lively();
@@ -263,7 +265,7 @@ pub async fn cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost
     let claim = context.exclusive("b");
     other.grant(&claim).await;
     for (i, name) in (0..).zip(["a", "b"]) {
-        // One of its own for each: a release shares no flight with the other's acquire.
+        // One of its own for each: a release shares no request with the other's acquire.
         let manager = context.manager_over(driver.clone());
         let waiting = tokio::spawn({
             let mutex = manager.mutex(name);

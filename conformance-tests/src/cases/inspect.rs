@@ -25,7 +25,7 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) 
     let state = context.manager().await.inspect(Space::Lock, "a").await.expect("it works");
     assert_eq!((state.name().as_str(), state.space()), ("a", Space::Lock));
     assert_eq!(state.limit(), None);
-    let [holder, waiters @ ..] = &state.line[..] else {
+    let [holder, waiters @ ..] = &state.queue[..] else {
         panic!("one holds: {state:?}");
     };
     assert!(holder.holds());
@@ -59,7 +59,7 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) 
         let state = manager.inspect(Space::Semaphore, "s").await.expect("it works");
         assert_eq!(state.limit(), Some(5));
         let mode = Mode::Permits { permits: 2, limit: 5 };
-        assert_eq!(state.line[0].mode, mode);
+        assert_eq!(state.queue[0].mode, mode);
     }
     watched(&context).await;
 }
@@ -70,7 +70,7 @@ async fn watched(context: &CaseContext) {
     let mut states = Box::pin(manager.watch(Space::Lock, "w"));
     let mut next = async |what| {
         let state = context.soon(what, states.next()).await.expect("it goes on").expect("it works");
-        (state.holders().count(), state.line.iter().any(|s| s.broken))
+        (state.holders().count(), state.queue.iter().any(|s| s.broken))
     };
     assert_eq!(next("the state now").await, (0, false));
     let claim = context.exclusive("w");
@@ -153,7 +153,7 @@ pub async fn inspect_04_a_graceful_break_waits_for_the_holder(context: CaseConte
     let too_slow = ours.clock().now().since(asked) >= ttl;
     if !too_slow {
         assert_eq!(state.holders().count(), 1, "it holds until it lets go: {state:?}");
-        assert!(state.line[0].broken && state.line[0].token == token, "{state:?}");
+        assert!(state.queue[0].broken && state.queue[0].token == token, "{state:?}");
         assert_eq!(state.last_break.as_ref(), Some(&why));
     }
     let answer = ours.renew_one(&holder).await;
@@ -194,7 +194,7 @@ pub async fn inspect_05_a_forced_break_frees_at_once(context: CaseContext) {
     let answer = driver.renew_one(&holder).await;
     assert_eq!(answer, Renewal::Ended(ClaimEnd::Broken(why.clone())), "the holder is told why");
     let state = context.state(&driver, &holder.key).await;
-    assert_eq!(state.line.len(), 1, "{state:?}");
+    assert_eq!(state.queue.len(), 1, "{state:?}");
     assert_eq!(state.last_break, Some(why), "it shows for as long as the list is in use");
     if !context.has_line() {
         return;
@@ -210,7 +210,7 @@ pub async fn inspect_05_a_forced_break_frees_at_once(context: CaseContext) {
     driver.holds(&next).await;
 }
 
-pub async fn inspect_06_a_break_with_an_old_token_touches_nobody(context: CaseContext) {
+pub async fn inspect_06_a_break_with_an_old_token_breaks_no_claim(context: CaseContext) {
     let driver = context.driver().await;
     let old = context.exclusive("a");
     let old_token = driver.grant(&old).await.token;
@@ -227,12 +227,12 @@ pub async fn inspect_06_a_break_with_an_old_token_touches_nobody(context: CaseCo
     }
     driver.holds(&successor).await;
     let state = context.state(&driver, &old.key).await;
-    assert!(!state.line[0].broken, "{state:?}");
+    assert!(!state.queue[0].broken, "{state:?}");
     let broken = driver.break_claim(&context.key("free"), token, BreakMode::Forced, &why).await;
     assert!(!broken.expect("it works"), "a free lock has nobody to break");
 }
 
-pub async fn inspect_07_looking_never_disturbs_the_lock(context: CaseContext) {
+pub async fn inspect_07_inspecting_never_disturbs_the_lock(context: CaseContext) {
     let (ours, theirs) = (context.driver().await, context.driver().await);
     let ttl = context.short() * 2;
     let (holder, waiter) = (context.claim_for("a", Mode::Exclusive, ttl), context.exclusive("a"));

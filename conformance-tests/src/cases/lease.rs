@@ -151,7 +151,7 @@ pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(context
     held.release().await.expect("it was held");
     let limit = context.after(ttl * 4);
     let told = tokio::time::timeout(limit, waiting).await;
-    // Told to stand in line again, and again too late, it may also go on for ever.
+    // Queued again, and again too late, it may also wait for ever.
     match told {
         Ok(told) => {
             let (valid, _guard) = told.expect("no panic").expect("nothing was lost");

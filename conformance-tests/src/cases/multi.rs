@@ -151,7 +151,7 @@ pub async fn multi_06_free_ones_are_asked_for_at_once_together(context: CaseCont
     let stuck = Arc::new(Stuck::default());
     let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, stuck.clone())));
     let taking = tokio::spawn(async move { ours.multi(["a", "b", "c"]).lock().await });
-    // Where a flight has room for them, one request asks for all.
+    // Where a batch has room for them, one request asks for all.
     let requests = if context.capabilities().batches.operations >= 3 { 1 } else { 3 };
     let asked = async || (stuck.sent() == requests).then_some(());
     context.until(PATIENCE, "all are asked for", asked).await;

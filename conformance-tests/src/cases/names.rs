@@ -130,7 +130,7 @@ async fn all_different(context: &CaseContext, names: &[String]) {
     for claim in &claims {
         let state = context.state(&driver, &claim.key).await;
         assert_eq!(state.name(), &claim.key.name);
-        assert_eq!(state.line.len(), 1, "{:?} is held once", claim.key.name);
+        assert_eq!(state.queue.len(), 1, "{:?} is held once", claim.key.name);
     }
     let all = listing::whole(&driver, context.namespace(), None, "", 7).await;
     let found: BTreeSet<_> =

@@ -145,7 +145,7 @@ pub async fn order_06_readers_at_the_front_enter_together(context: CaseContext) 
     driver.turn(&next_writer).await;
 }
 
-pub async fn order_07_nobody_starves_under_a_mix_of_readers_and_writers(context: CaseContext) {
+pub async fn order_07_no_claim_starves_under_a_mix_of_readers_and_writers(context: CaseContext) {
     let rounds = 10;
     let mut tasks = JoinSet::new();
     // Two managers with short waiting leases, so that the waiters have to be renewed as well.
@@ -170,11 +170,11 @@ pub async fn order_07_nobody_starves_under_a_mix_of_readers_and_writers(context:
         }
     }
     finish(tasks).await;
-    undisturbed(context.lively(), |ttl, name| kept_in_line_by_renewal(&context, ttl, name)).await;
+    undisturbed(context.lively(), |ttl, name| kept_queued_by_renewal(&context, ttl, name)).await;
 }
 
 /// A waiter outlasts its waiting lease by being renewed, and keeps its place.
-async fn kept_in_line_by_renewal(context: &CaseContext, wait_ttl: Duration, name: String) {
+async fn kept_queued_by_renewal(context: &CaseContext, wait_ttl: Duration, name: String) {
     let driver = context.driver().await;
     let holder = context.exclusive(&name);
     driver.grant(&holder).await;

@@ -161,7 +161,7 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(context: CaseC
     assert_eq!(told, None);
 }
 
-pub async fn register_06_a_lost_answer_is_told_from_a_conflict(context: CaseContext) {
+pub async fn register_06_a_lost_answer_is_distinguished_from_a_conflict(context: CaseContext) {
     let register = Register::new(&context, "r").await;
     let mut store = write(b"mine");
     store.expect = Precondition::Absent;

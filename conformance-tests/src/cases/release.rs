@@ -71,7 +71,7 @@ pub async fn release_03_an_old_guard_never_frees_its_successor(context: CaseCont
     driver.holds(&successor).await;
 }
 
-pub async fn release_04_nobody_releases_or_renews_without_the_id(context: CaseContext) {
+pub async fn release_04_only_the_id_releases_or_renews(context: CaseContext) {
     let (ours, theirs) = (context.driver().await, context.driver().await);
     let (holder, waiter) = (context.exclusive("a"), context.exclusive("a"));
     ours.grant(&holder).await;

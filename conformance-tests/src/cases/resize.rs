@@ -25,9 +25,9 @@ async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
 /// Limit and roles of those in line, as they are shown.
 async fn shown(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
     let state = context.state(driver, &pool(context)).await;
-    let limits = state.line.iter().map(|s| s.mode.limit());
+    let limits = state.queue.iter().map(|s| s.mode.limit());
     assert!(limits.clone().all(|limit| limit == state.limit()), "one limit: {state:?}");
-    (state.limit(), state.line.iter().map(|s| s.holds()).collect())
+    (state.limit(), state.queue.iter().map(|s| s.holds()).collect())
 }
 
 pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(context: CaseContext) {
@@ -63,7 +63,7 @@ pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(context: Cas
     driver.refuse(&context.permits("pool", 1, 10)).await;
 }
 
-pub async fn resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room(
+pub async fn resize_02_lowering_evicts_no_holder_and_admits_none_until_permits_are_free(
     context: CaseContext,
 ) {
     let (driver, other) = (context.driver().await, context.driver().await);
@@ -96,7 +96,9 @@ pub async fn resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is
     assert_eq!(roles, (Some(2), vec![true; 2]));
 }
 
-pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(context: CaseContext) {
+pub async fn resize_03_a_drained_semaphore_admits_none_until_it_is_raised_again(
+    context: CaseContext,
+) {
     let (ours, theirs) = (context.manager().await, context.manager().await);
     let pool = ours.semaphore("pool", 2).resizable();
     let out = pool.acquire_many(2).await.expect("it is free");
@@ -238,7 +240,7 @@ pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(context: C
     assert!(state.is_free(), "nothing was left: {state:?}");
 }
 
-pub async fn resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was(
+pub async fn resize_08_a_queued_claim_is_known_by_its_id_whatever_its_limit_was(
     context: CaseContext,
 ) {
     let driver = context.driver().await;

@@ -16,7 +16,7 @@ pub async fn token_01_a_grant_has_a_token(context: CaseContext) {
     let guard = manager.mutex("a").lock().await.expect("it is free");
     let token = guard.token().expect("it holds");
     let state = manager.inspect(lockkit_core::Space::Lock, "a").await.expect("it works");
-    assert_eq!(state.line[0].token, token, "what is shown is what was given");
+    assert_eq!(state.queue[0].token, token, "what is shown is what was given");
     let reader = manager.rwlock("b").read().await.expect("it is free");
     reader.token().expect("readers have one as well");
     if context.capabilities().permits {
@@ -184,7 +184,7 @@ pub async fn token_09_it_fits_into_a_signed_64_bit_column(context: CaseContext) 
     assert!(next > high && next.as_i64() > 0, "{next} after {high}");
 }
 
-pub async fn token_10_a_raise_lifts_this_token_and_all_later_ones(context: CaseContext) {
+pub async fn token_10_a_raise_applies_to_this_token_and_all_later_ones(context: CaseContext) {
     let driver = context.driver().await;
     let (holder, waiter) = (context.exclusive("a"), context.exclusive("a"));
     let token = driver.grant(&holder).await.token;
@@ -205,7 +205,7 @@ pub async fn token_10_a_raise_lifts_this_token_and_all_later_ones(context: CaseC
     assert!(matches!(gone, Renewal::Ended(_)), "only while it is live: {gone:?}");
 }
 
-pub async fn token_11_a_raise_lifts_the_claims_that_already_wait(context: CaseContext) {
+pub async fn token_11_a_raise_applies_to_claims_that_already_wait(context: CaseContext) {
     let (driver, other) = (context.driver().await, context.driver().await);
     let holder = context.exclusive("a");
     let token = driver.grant(&holder).await.token;
@@ -236,7 +236,7 @@ pub async fn token_11_a_raise_lifts_the_claims_that_already_wait(context: CaseCo
     }
     // One of those who share: only who waits is behind it.
     let higher = Token::new(high.get() + 2_000_000_000_000).expect("it fits");
-    let raised = driver.raise(&waiters[1], higher).await.expect("it works");
+    let raised = other.raise(&waiters[1], higher).await.expect("it works");
     assert!(matches!(raised, Renewal::Holds(grant) if grant.token == higher), "{raised:?}");
     other.let_go(&waiters[1]).await;
     other.let_go(&waiters[2]).await;

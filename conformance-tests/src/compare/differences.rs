@@ -334,6 +334,7 @@ fn clock(clock: LeaseClock) -> &'static str {
         LeaseClock::Server => "the server's wall clock, which can be stepped",
         LeaseClock::Leader => "the leader's monotonic clock, which nobody can step",
         LeaseClock::Members => "each member's own clock",
+        LeaseClock::Observers => "the other clients' monotonic clocks",
         _ => "another clock",
     }
 }

@@ -192,7 +192,8 @@ impl Course {
             tokio::time::sleep(Duration::from_millis(200)).await;
             return Ok(waiting);
         }
-        while !waiting.is_finished() && self.ours.inspect(Space::Lock, name).await?.line.len() < 2 {
+        while !waiting.is_finished() && self.ours.inspect(Space::Lock, name).await?.queue.len() < 2
+        {
         }
         // What the backend told it is on its way.
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,9 +1,12 @@
 //! The arguments of `serve`, and the help for it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use lockkit_server::Listen;
+
+use super::duration;
 
 /// `serve`.
 #[derive(Args, Debug)]
@@ -15,7 +18,7 @@ one service. Stop it with SIGTERM; no lock is released by that. A browser shows 
 server's address.
 
 TOKENS has one line for each token: its name, its SHA-256, and its rights, VERBS@PREFIX[:NAMES], with \
-the verbs read, lock and break, and * for every prefix. A lock belongs to the name, so that a token \
+the verbs read, lock, break and terraform, and * for every prefix. A lock belongs to the name, so that a token \
 can be replaced by a second line. SIGHUP reads the tokens and certificates again; files with an \
 error change nothing. `lockkit serve token` makes a token and its line.
 
@@ -63,6 +66,28 @@ pub(crate) struct ServeArgs {
     /// Answer clients with a certificate of these authorities only (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) client_ca: Option<PathBuf>,
+
+    /// End locks of Terraform after this time, as 12h
+    ///
+    /// By default they end with `terraform force-unlock` or `lockkit break` only. Terraform is not
+    /// notified: its next write of the state is refused, and it may change infrastructure until then.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) terraform_longest: Option<Duration>,
+
+    /// Write states of Terraform without a lock, too (`-lock=false`), under one that lives for the
+    /// request
+    #[arg(long)]
+    pub(crate) terraform_unlocked_writes: bool,
+
+    /// The largest state of Terraform, in MiB
+    #[arg(long, value_name = "MIB", default_value = "32")]
+    pub(crate) terraform_body: u16,
+
+    /// The largest state as it is stored, compressed, in MB; by default 4 on etcd
+    ///
+    /// etcd keeps every version of a state until it is compacted.
+    #[arg(long, value_name = "MB")]
+    pub(crate) terraform_stored: Option<u16>,
 }
 
 /// What `serve` does beside serving.
@@ -78,14 +103,15 @@ pub(crate) enum ServeVerb {
 The token is printed this once, and is nowhere else: the file has its hash. Without --tokens, its line \
 is printed after it.
 
-A right is VERBS@PREFIX[:NAMES]: the verbs read, lock and break, separated by commas; the prefix of the \
-locks, * for every prefix, nothing for locks without one; and what their names begin with. Spaces, `:`, \
+A right is VERBS@PREFIX[:NAMES]: the verbs read, lock, break and terraform, separated by commas; the \
+prefix of the locks, * for every prefix, nothing for locks without one; and what their names begin with. Spaces, `:`, \
 `*` and `%` are written as %20 and the like.
 
 Examples:
   umask 077; lockkit serve token billing --may read,lock@billing --tokens TOKENS >billing.token
   lockkit serve token operator --may read,break@* --tokens TOKENS
-  lockkit serve token reports --may read@ --may lock@:report/")]
+  lockkit serve token reports --may read@ --may lock@:report/
+  lockkit serve token platform --may terraform@:network --tokens TOKENS")]
 pub(crate) struct TokenArgs {
     /// Who uses it: locks belong to this name, whichever of its tokens took them
     pub(crate) name: String,

@@ -13,10 +13,15 @@ use crate::commands::show;
 use crate::exit::{ExitError, code};
 use crate::{acquire, describe, output};
 
+/// What the locks of Terraform's states are named, which `lockkit serve` holds for it. A graceful break
+/// only refuses renewals, so it would end none of them.
+const TERRAFORM: &str = "lockkit.terraform/";
+
 pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     let (name, token) = (&args.subject.name, args.token);
     Name::new(name)?;
-    let how = match args.force {
+    let renews_nothing = name.starts_with(TERRAFORM);
+    let how = match args.force || renews_nothing {
         true => BreakMode::Forced,
         false => BreakMode::Graceful,
     };
@@ -37,9 +42,13 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
     acquire::close(&locks).await;
     let (space, whose) = broken?;
     let subject = describe::subject(space, name);
-    let then = match args.force {
-        true => "it has moved on; the former holder may still be at work",
-        false => "it moves on when the holder lets go, or when its lease ends",
+    let then = match how {
+        _ if renews_nothing => {
+            "it has moved on: this was a forced break, since Terraform renews nothing; its next write \
+             of the state is refused"
+        }
+        BreakMode::Forced => "it has moved on; the former holder may still be at work",
+        BreakMode::Graceful => "it moves on when the holder lets go, or when its lease ends",
     };
     output::note(format!("broke {subject}: {whose}; {then}"));
     Ok(0)
@@ -48,7 +57,7 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
 /// Where the token is, and whose it is.
 fn find(states: &[LockState], token: Token, name: &str) -> Result<(Space, String), ExitError> {
     let mut found = states.iter().flat_map(|state| {
-        let claims = state.line.iter().filter(|claim| claim.token == token);
+        let claims = state.queue.iter().filter(|claim| claim.token == token);
         claims.map(|claim| (state.space(), describe::claim(claim)))
     });
     match (found.next(), found.next()) {

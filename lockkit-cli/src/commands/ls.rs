@@ -177,7 +177,7 @@ fn table(args: &LsArgs, listed: &Listed) -> String {
 }
 
 fn state_cells(state: &LockState) -> [String; 8] {
-    let first = state.line.first();
+    let first = state.queue.first();
     let others = state.holders().count().saturating_sub(1);
     let holder = first.map_or(String::new(), |s| match others {
         0 => s.identity.to_string(),

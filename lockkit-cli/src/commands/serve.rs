@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use lockkit::Error;
-use lockkit_server::{Listen, NewToken, Service, Settings, Tls, Tokens};
+use lockkit_server::{Listen, NewToken, Service, Settings, TerraformSettings, Tls, Tokens};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -30,6 +30,10 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     let chosen = Backend::choose(backend)?;
     let locks = chosen.connect().await?;
     let service = Service::with(locks.driver().clone(), settings)?;
+    if !service.keeps_terraform_states() {
+        let shown = chosen.shown();
+        output::note(format!("{shown} has no registers, so states of Terraform are refused"));
+    }
     let (stop, stopping) = watch::channel(());
     let mut servers = JoinSet::new();
     for place in &args.listen {
@@ -84,7 +88,7 @@ fn certificates(args: &ServeArgs) -> Result<Option<Tls>, Error> {
 }
 
 fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, ExitError> {
-    let mut settings = Settings::new();
+    let mut settings = Settings::new().terraform(terraform(args));
     for place in args.listen.iter().filter(|place| place.is_remote()) {
         if args.tokens.is_none() || !has_tls {
             return Err(ExitError::usage(format!(
@@ -113,6 +117,16 @@ fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, ExitError> {
         Some(file) => settings.tokens(Tokens::load(file)?),
         None => settings,
     })
+}
+
+fn terraform(args: &ServeArgs) -> TerraformSettings {
+    TerraformSettings {
+        longest: args.terraform_longest,
+        unlocked_writes: args.terraform_unlocked_writes,
+        body: usize::from(args.terraform_body) << 20,
+        stored: args.terraform_stored.map(|megabytes| usize::from(megabytes) * 1_000_000),
+        ..TerraformSettings::default()
+    }
 }
 
 /// Reads the files again. Each that has an error stays as it was, which is said.

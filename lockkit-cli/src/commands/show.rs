@@ -46,7 +46,7 @@ pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8,
 
 /// Whether a watched state has claims, or is an error.
 fn is_used(state: &Result<LockState, Error>) -> bool {
-    state.as_ref().map_or(true, |state| !state.line.is_empty())
+    state.as_ref().map_or(true, |state| !state.queue.is_empty())
 }
 
 /// The states to show, with what was left behind under each.
@@ -97,10 +97,10 @@ pub(crate) async fn states(
 
 /// Those in use; the first one when none is.
 fn in_use(mut states: Vec<LockState>) -> Vec<LockState> {
-    if states.iter().any(|state| !state.line.is_empty()) {
-        states.retain(|state| !state.line.is_empty());
+    if states.iter().any(|state| !state.queue.is_empty()) {
+        states.retain(|state| !state.queue.is_empty());
     }
-    states.truncate(states.iter().filter(|state| !state.line.is_empty()).count().max(1));
+    states.truncate(states.iter().filter(|state| !state.queue.is_empty()).count().max(1));
     states
 }
 
@@ -112,7 +112,7 @@ fn text(state: &LockState, leftovers: &Leftovers) -> String {
         (holders, 0) => format!("{subject}: held by {holders}, nobody waits"),
         (holders, waiters) => format!("{subject}: held by {holders}, waiting: {waiters}"),
     }];
-    for s in &state.line {
+    for s in &state.queue {
         let role = if s.holds() { "holds" } else { "waits" };
         lines.push(format!("  {role}  {}", describe::claim(s)));
         if let Some(processes) = leftovers.get(&s.token) {

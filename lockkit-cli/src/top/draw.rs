@@ -167,11 +167,11 @@ fn columns_within(mut room: u16) -> Vec<&'static Column> {
 }
 
 fn first_token(row: &Row<'_>) -> String {
-    row.state.line.first().map_or_else(String::new, |claim| claim.token.to_string())
+    row.state.queue.first().map_or_else(String::new, |claim| claim.token.to_string())
 }
 
 fn first_note(row: &Row<'_>) -> String {
-    row.state.line.first().and_then(|claim| claim.note.clone()).unwrap_or_default()
+    row.state.queue.first().and_then(|claim| claim.note.clone()).unwrap_or_default()
 }
 
 /// The first holder. The count of several stands first, since a long name may be cut off.
@@ -190,7 +190,7 @@ fn use_of(state: &LockState) -> String {
         Mode::Permits { permits, .. } => permits,
         _ => 0,
     };
-    match state.line.first().map(|claim| claim.mode) {
+    match state.queue.first().map(|claim| claim.mode) {
         Some(Mode::Permits { limit, .. }) => {
             let used: u64 = state.holders().map(|claim| u64::from(permits(claim.mode))).sum();
             format!("{used} of {limit}")
@@ -236,7 +236,7 @@ fn line(
         columns.insert(3, ("MODE", Constraint::Length(9)));
         columns.push(("NOTE", Constraint::Fill(6)));
     }
-    let cells = state.line.iter().enumerate().map(|(place, claim)| {
+    let cells = state.queue.iter().enumerate().map(|(place, claim)| {
         let mut cells = vec![
             (place + 1).to_string(),
             role(claim).to_owned(),

@@ -272,7 +272,7 @@ impl Model {
     /// Moves the choice.
     fn go(&mut self, key: Key) {
         let (at, count) = match &self.view {
-            View::Line { at, .. } => (*at, self.shown().map_or(0, |state| state.line.len())),
+            View::Line { at, .. } => (*at, self.shown().map_or(0, |state| state.queue.len())),
             View::List => {
                 let rows = self.rows();
                 (self.chosen_row(&rows).unwrap_or(0), rows.len())
@@ -304,7 +304,7 @@ impl Model {
         let row = self.chosen_row(&rows);
         let chosen = row.map(|row| id(rows[row].state));
         (self.chosen, self.row) = (chosen, row.unwrap_or(0));
-        let length = self.shown().map_or(0, |state| state.line.len());
+        let length = self.shown().map_or(0, |state| state.queue.len());
         if let View::Line { at, .. } = &mut self.view {
             *at = (*at).min(length.saturating_sub(1));
         }
@@ -319,7 +319,7 @@ impl Model {
                 (rows.get(self.chosen_row(&rows)?)?.state, 0)
             }
         };
-        let claim = state.line.get(at)?;
+        let claim = state.queue.get(at)?;
         Some(Target {
             space: state.space(),
             name: state.name().as_str().to_owned(),
@@ -368,7 +368,7 @@ fn has(state: &LockState, text: &str) -> bool {
     let has = |place: &str| place.to_lowercase().contains(&text);
     has(state.name().as_str())
         || state
-            .line
+            .queue
             .iter()
             .any(|claim| has(&claim.identity.to_string()) || claim.note.as_deref().is_some_and(has))
 }

@@ -219,14 +219,14 @@ impl MirrorDriver {
         base: u64,
     ) -> Result<Vec<Token>, Error> {
         if base == 0 {
-            return Ok(state.line.iter().map(|claim_state| claim_state.token).collect());
+            return Ok(state.queue.iter().map(|claim_state| claim_state.token).collect());
         }
-        let tags = state.line.iter().filter_map(NoteTag::of);
+        let tags = state.queue.iter().filter_map(NoteTag::of);
         let old = match tags.into_iter().any(NoteTag::bears_old_token) {
-            true => self.old.inspect(&state.key).await?.line,
+            true => self.old.inspect(&state.key).await?.queue,
             false => Vec::new(),
         };
-        Ok(state.line.iter().map(|claim_state| token_in_new(claim_state, base, &old)).collect())
+        Ok(state.queue.iter().map(|claim_state| token_in_new(claim_state, base, &old)).collect())
     }
 
     pub(super) async fn with_tokens(
@@ -235,7 +235,7 @@ impl MirrorDriver {
         base: u64,
     ) -> Result<LockState, Error> {
         let tokens = self.tokens_in(&state, base).await?;
-        for (claim_state, token) in state.line.iter_mut().zip(tokens) {
+        for (claim_state, token) in state.queue.iter_mut().zip(tokens) {
             claim_state.token = token;
             claim_state.unmark();
         }

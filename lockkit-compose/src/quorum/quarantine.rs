@@ -266,7 +266,7 @@ impl QuorumInner {
         let key = claim.key.clone();
         let look = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
         let state = self.ask(member, self.options.member_limit, look).await?;
-        Ok(state.line.first().and_then(|standing| standing.held_for))
+        Ok(state.queue.first().and_then(|standing| standing.held_for))
     }
 
     /// The longest ttl that this program or another member knows of.

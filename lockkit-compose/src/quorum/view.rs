@@ -40,7 +40,7 @@ impl QuorumInner {
         };
         let mut seen: HashMap<_, usize> = HashMap::new();
         for (_, state) in states {
-            for claim in state.line.into_iter().filter(conflicts) {
+            for claim in state.queue.into_iter().filter(conflicts) {
                 *seen.entry(claim.token).or_default() += 1;
             }
         }
@@ -76,7 +76,7 @@ impl QuorumInner {
     fn groups(&self, states: Vec<(usize, LockState)>) -> Vec<Vec<MemberClaim>> {
         let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
-            for state in state.line.into_iter().filter(ClaimState::holds) {
+            for state in state.queue.into_iter().filter(ClaimState::holds) {
                 let seen = MemberClaim { member, state };
                 match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
                     Some(group) => group.push(seen),

@@ -277,7 +277,7 @@ fn a_renewal_never_makes_a_lease_longer_than_the_longest() {
         let answers = quorum.renew(&[Arc::new(greedy)]).await.unwrap();
         assert!(matches!(answers[0], Ok(Renewal::Holds(_))), "{answers:?}");
         for server in &servers {
-            let line = server.driver().inspect(&key()).await.unwrap().line;
+            let line = server.driver().inspect(&key()).await.unwrap().queue;
             assert!(line[0].expires_in <= TTL, "{:?}", line[0].expires_in);
         }
         assert!(quorum.shorten(&claim, TTL * 100).await.is_err());

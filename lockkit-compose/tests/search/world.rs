@@ -244,7 +244,7 @@ pub(crate) async fn break_all(server: &Server) {
     let by = ClientIdentity { host: String::new(), pid: 0, program: String::new() };
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let driver = server.driver();
-    for standing in driver.inspect(&key()).await.unwrap().line {
+    for standing in driver.inspect(&key()).await.unwrap().queue {
         let (key, force) = (key(), BreakMode::Forced);
         driver.break_claim(&key, standing.token, force, &record).await.unwrap();
     }

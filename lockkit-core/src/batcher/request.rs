@@ -1,6 +1,7 @@
 //! A request to the driver: operations on their way, until their tasks have the results.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::yield_now;
@@ -9,7 +10,7 @@ use super::queue::Pending;
 use super::{Batcher, Collecting, NotSubmitted, Operation, State, Submitted};
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Attempted, Batch, BatchError, BatchOutcome, Released};
-use crate::{Error, Key};
+use crate::{Claim, Error, Key};
 
 /// A batch that was answered waits at most so many yields of the scheduler for the tasks that come back. With
 /// 64 tasks on Redis and several threads that is 3 to 4 % of the rate, and 6 to 7 % of this process's CPU time.
@@ -141,7 +142,7 @@ impl Request {
     /// Neither counts as in flight any more, nor blocks its key.
     fn finish(&mut self, state: &mut State) {
         self.is_over = true;
-        state.in_flight.retain(|it| it.request != self.number);
+        state.discard(|it| it.request == self.number);
         let Some(key) = self.alone.take() else { return };
         let Some(alone) = state.alone.get_mut(&key) else { return };
         alone.requests -= 1;
@@ -318,6 +319,11 @@ fn tell<T>(
 impl Operations {
     pub(super) fn len(&self) -> usize {
         self.releases.len() + self.acquires.len()
+    }
+
+    pub(super) fn claims(&self) -> impl Iterator<Item = &Arc<Claim>> {
+        let releases = self.releases.iter().map(|it| &it.claim);
+        releases.chain(self.acquires.iter().map(|it| &it.claim))
     }
 
     fn all_failed(&self, error: &BatchError) -> BatchOutcome {

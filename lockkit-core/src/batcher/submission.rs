@@ -141,7 +141,8 @@ impl<T: Operation> Submission<T> {
         let pending = self.pending(state);
         T::queue(state).insert(pending);
         let is_free = state.in_flight.len() < self.batcher.0.limits.at_once;
-        if is_free && state.collecting.is_empty() {
+        let waits_for_key = state.busy.contains(&self.claim.key);
+        if is_free && !waits_for_key && state.collecting.is_empty() {
             self.collecting = Some(state.collect(&self.batcher));
         }
     }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::bells::{Bells, Calls};
+use super::waiting_tasks::{WaitingTasks, WakeUps};
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
+use crate::claim_list::{ChangeKind, ClaimList, ListOperation, OperationResult, Tokens};
 use crate::clock::Moment;
 use crate::driver::{
     Acquisition, BreakMode, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
 };
-use crate::line::{Answer, Line, Tokens, Verb, What};
 use crate::state::{Cursor, ListRequest, LockState, Page};
 use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
@@ -29,28 +29,28 @@ const SWEEP_EVERY: u32 = 32;
 /// A list in use, who waits for it, and how a claim of it was broken last.
 #[derive(Debug)]
 pub(super) struct List {
-    pub(super) line: Line<Arc<Claim>>,
-    bells: Bells,
+    pub(super) queue: ClaimList<Arc<Claim>>,
+    waiting: WaitingTasks,
     pub(super) last_break: Option<(Arc<BreakRecord>, Moment)>,
 }
 
 /// What a waiting claim is to do.
 pub(super) enum Turn {
     Holds(Grant),
-    /// Waits for its bell, and until then if it keeps the time.
+    /// Waits for its task, and until then if it keeps the time.
     Waits(Option<Moment>),
 }
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct QueueStore {
     pub(super) by_key: BTreeMap<Key, Box<List>>,
     /// All lists take their tokens from here, so that nothing has to be remembered of a list that
     /// is gone.
     tokens: Tokens,
     /// Why claims that are in line no more, or not for long, were broken.
-    broken: Fading<ClaimId, (Key, Arc<BreakRecord>)>,
+    broken: ExpiringMap<ClaimId, (Key, Arc<BreakRecord>)>,
     /// The last breaks of lists that are not in use.
-    pub(super) last_breaks: Fading<Key, (Arc<BreakRecord>, Moment)>,
+    pub(super) last_breaks: ExpiringMap<Key, (Arc<BreakRecord>, Moment)>,
     /// The limits that semaphores were given, for good.
     limits: HashMap<Key, u32>,
     bases: HashMap<Namespace, u64>,
@@ -59,13 +59,13 @@ pub(super) struct Lines {
     swept_to: Option<Key>,
 }
 
-impl Lines {
+impl QueueStore {
     pub(super) fn new(watchers: &Arc<Watchers<Key>>) -> Self {
         Self {
             by_key: BTreeMap::new(),
             tokens: Tokens::above(0),
-            broken: Fading::new(),
-            last_breaks: Fading::new(),
+            broken: ExpiringMap::new(),
+            last_breaks: ExpiringMap::new(),
             limits: HashMap::new(),
             bases: HashMap::new(),
             watchers: watchers.clone(),
@@ -79,17 +79,17 @@ impl Lines {
         claim: &Arc<Claim>,
         patience: Patience,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<Acquisition, Error> {
         let given = match claim.key.space {
             Space::Lock => None,
             Space::Semaphore => self.limits.get(&claim.key).copied(),
         };
         claim.check_permits(given)?;
-        let step = Verb::Acquire { claim, with: claim.clone(), patience, given };
-        let answer = match self.step(&claim.key, &step, now, calls)? {
+        let step = ListOperation::Acquire { claim, with: claim.clone(), patience, given };
+        let answer = match self.step(&claim.key, &step, now, wake_ups)? {
             Some(answer) => answer,
-            None => self.begin(&claim.key, &step, now, calls)?,
+            None => self.begin(&claim.key, &step, now, wake_ups)?,
         };
         let ahead = self.ahead(&claim.key, &answer);
         let acquired =
@@ -105,26 +105,29 @@ impl Lines {
     fn begin(
         &mut self,
         key: &Key,
-        step: &Verb<'_, Arc<Claim>>,
+        step: &ListOperation<'_, Arc<Claim>>,
         now: Moment,
-        calls: &mut Calls,
-    ) -> Result<Answer, Error> {
-        self.sweep(now, calls)?;
-        let mut line = Line::new();
+        wake_ups: &mut WakeUps,
+    ) -> Result<OperationResult, Error> {
+        self.sweep(now, wake_ups)?;
+        let mut line = ClaimList::new();
         let answer = line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?.answer;
         if line.is_empty() {
             return Ok(answer); // more permits than the limit that it was given
         }
         let last = self.last_breaks.take(key).map(|(last, _)| last);
         let last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
-        calls.extend(self.watchers.of(key));
-        self.by_key.insert(key.clone(), Box::new(List { line, bells: Bells::new(), last_break }));
+        wake_ups.extend(self.watchers.of(key));
+        self.by_key.insert(
+            key.clone(),
+            Box::new(List { queue: line, waiting: WaitingTasks::new(), last_break }),
+        );
         Ok(answer)
     }
 
-    fn ahead(&self, key: &Key, answer: &Answer) -> u32 {
+    fn ahead(&self, key: &Key, answer: &OperationResult) -> u32 {
         match (answer, self.by_key.get(key)) {
-            (Answer::Waits(place), Some(list)) => list.line.ahead(*place),
+            (OperationResult::Waits(place), Some(list)) => list.queue.ahead(*place),
             _ => 0,
         }
     }
@@ -133,10 +136,10 @@ impl Lines {
         &mut self,
         claim: &Claim,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<Released, Error> {
-        Ok(match self.step(&claim.key, &Verb::Release(claim), now, calls)? {
-            Some(Answer::Released(released)) => released,
+        Ok(match self.step(&claim.key, &ListOperation::Release(claim), now, wake_ups)? {
+            Some(OperationResult::Released(released)) => released,
             _ => Released::NoSuchLock,
         })
     }
@@ -147,20 +150,22 @@ impl Lines {
         key: &Key,
         limit: SetLimit,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<u32, Error> {
         let given = self.limits.get(key).copied();
-        let step = Verb::Resize { limit, given };
-        let answer = match self.step(key, &step, now, calls)? {
+        let step = ListOperation::Resize { limit, given };
+        let answer = match self.step(key, &step, now, wake_ups)? {
             Some(answer) => answer,
-            None => Line::new().apply(&step, now, &mut self.tokens).map_err(|_| used_up())?.answer,
+            None => {
+                ClaimList::new().apply(&step, now, &mut self.tokens).map_err(|_| used_up())?.answer
+            }
         };
-        let Answer::Limit(limit) = answer else {
+        let OperationResult::Limit(limit) = answer else {
             return Err(Error::permanent(BACKEND, "a resize was not answered with a limit"));
         };
         if given != Some(limit) {
             self.limits.insert(key.clone(), limit);
-            calls.extend(self.watchers.of(key));
+            wake_ups.extend(self.watchers.of(key));
         }
         Ok(limit)
     }
@@ -169,11 +174,12 @@ impl Lines {
     pub(super) fn on_claim(
         &mut self,
         claim: &Claim,
-        step: &Verb<'_, Arc<Claim>>,
+        step: &ListOperation<'_, Arc<Claim>>,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<Renewal, Error> {
-        let answer = self.step(&claim.key, step, now, calls)?.unwrap_or(Answer::Gone);
+        let answer =
+            self.step(&claim.key, step, now, wake_ups)?.unwrap_or(OperationResult::NotFound);
         let ahead = self.ahead(&claim.key, &answer);
         answer.renewal(ahead, || Ok(self.why_broken(claim)))
     }
@@ -185,11 +191,13 @@ impl Lines {
         force: BreakMode,
         record: BreakRecord,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<bool, Error> {
         let record = Arc::new(record);
-        let answer = self.step(key, &Verb::Break(token, force), now, calls)?;
-        let Some(Answer::Broke(broke)) = answer.filter(|a| *a != Answer::Broke(Vec::new())) else {
+        let answer = self.step(key, &ListOperation::Break(token, force), now, wake_ups)?;
+        let Some(OperationResult::BrokenClaims(broke)) =
+            answer.filter(|a| *a != OperationResult::BrokenClaims(Vec::new()))
+        else {
             return Ok(false);
         };
         for claim in broke {
@@ -206,15 +214,15 @@ impl Lines {
     pub(super) fn turn(
         &mut self,
         claim: &Claim,
-        bell: &Arc<Notify>,
+        task: &Arc<Notify>,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> Result<Turn, Error> {
-        self.step(&claim.key, &Verb::Look, now, calls)?;
+        self.step(&claim.key, &ListOperation::Advance, now, wake_ups)?;
         let list = self.by_key.get_mut(&claim.key);
         let found = list.and_then(|list| {
-            let place = list.line.find(&claim.id)?;
-            Some((list.line.get(place)?.clone(), list))
+            let place = list.queue.find(&claim.id)?;
+            Some((list.queue.get(place)?.clone(), list))
         });
         match found {
             Some((entry, _)) if entry.broken => Err(self.lost(claim)),
@@ -225,21 +233,26 @@ impl Lines {
                 margin: Duration::ZERO,
             })),
             Some((entry, list)) => {
-                Ok(Turn::Waits(list.bells.hang(entry.place, bell, list.line.first_end())))
+                Ok(Turn::Waits(list.waiting.add(entry.place, task, list.queue.first_end())))
             }
             None => Err(self.lost(claim)),
         }
     }
 
     /// This claim is not waited for any more.
-    pub(super) fn hush(&mut self, claim: &Claim, bell: &Arc<Notify>, calls: &mut Calls) {
+    pub(super) fn stop_waiting(
+        &mut self,
+        claim: &Claim,
+        task: &Arc<Notify>,
+        wake_ups: &mut WakeUps,
+    ) {
         let Some(list) = self.by_key.get_mut(&claim.key) else {
             return;
         };
-        if let Some(place) = list.line.find(&claim.id) {
-            list.bells.take_down(place, bell);
+        if let Some(place) = list.queue.find(&claim.id) {
+            list.waiting.remove(place, task);
         }
-        list.bells.wind(list.line.first_end(), calls);
+        list.waiting.arm_timer(list.queue.first_end(), wake_ups);
     }
 
     pub(super) fn base(&self, namespace: &Namespace) -> u64 {
@@ -258,10 +271,10 @@ impl Lines {
     fn step(
         &mut self,
         key: &Key,
-        step: &Verb<'_, Arc<Claim>>,
+        step: &ListOperation<'_, Arc<Claim>>,
         now: Moment,
-        calls: &mut Calls,
-    ) -> Result<Option<Answer>, Error> {
+        wake_ups: &mut WakeUps,
+    ) -> Result<Option<OperationResult>, Error> {
         self.broken.forget(now);
         self.last_breaks.forget(now);
         let Some(list) = self.by_key.get_mut(key) else {
@@ -269,25 +282,28 @@ impl Lines {
         };
         let mut answer = None;
         let mut changed = false;
-        for step in [&Verb::Look, step] {
+        for step in [&ListOperation::Advance, step] {
             // Nothing is beyond this window, so only tokens can be missing.
-            let applied = list.line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?;
+            let applied = list.queue.apply(step, now, &mut self.tokens).map_err(|_| used_up())?;
             for change in &applied.changes {
-                changed |= change.what != What::Renewed;
+                changed |= change.kind != ChangeKind::Renewed;
                 if change.wakes() {
-                    list.bells.ring(change.place, calls);
+                    list.waiting.wake(change.place, wake_ups);
                 }
             }
-            if list.line.is_empty() && answer.is_none() && applied.answer == Answer::Looked {
+            if list.queue.is_empty()
+                && answer.is_none()
+                && applied.answer == OperationResult::Advanced
+            {
                 break;
             }
             answer = Some(applied.answer);
         }
-        list.bells.wind(list.line.first_end(), calls);
+        list.waiting.arm_timer(list.queue.first_end(), wake_ups);
         if changed {
-            calls.extend(self.watchers.of(key));
+            wake_ups.extend(self.watchers.of(key));
         }
-        if list.line.is_empty()
+        if list.queue.is_empty()
             && let Some(list) = self.by_key.remove(key)
             && let Some(last) = list.last_break
         {
@@ -301,7 +317,7 @@ impl Lines {
     }
 
     /// Now and then looks at some lists, in turn, for claims that ended and are not asked for.
-    fn sweep(&mut self, now: Moment, calls: &mut Calls) -> Result<(), Error> {
+    fn sweep(&mut self, now: Moment, wake_ups: &mut WakeUps) -> Result<(), Error> {
         self.begun += 1;
         if self.begun < SWEEP_EVERY {
             return Ok(());
@@ -315,7 +331,7 @@ impl Lines {
         let range = self.by_key.range((from, Bound::Unbounded));
         let keys: Vec<Key> = range.take(some).map(|(key, _)| key.clone()).collect();
         for key in &keys {
-            self.step(key, &Verb::Look, now, calls)?;
+            self.step(key, &ListOperation::Advance, now, wake_ups)?;
         }
         if keys.len() == some {
             self.swept_to = keys.into_iter().next_back();
@@ -341,12 +357,12 @@ impl Lines {
 }
 
 #[derive(Debug)]
-pub(super) struct Fading<K, V> {
+pub(super) struct ExpiringMap<K, V> {
     items: BTreeMap<K, (V, Moment)>,
     ends: BTreeSet<(Moment, K)>,
 }
 
-impl<K: Ord + Clone, V> Fading<K, V> {
+impl<K: Ord + Clone, V> ExpiringMap<K, V> {
     pub(super) fn new() -> Self {
         Self { items: BTreeMap::new(), ends: BTreeSet::new() }
     }
@@ -385,15 +401,15 @@ impl<K: Ord + Clone, V> Fading<K, V> {
     }
 }
 
-impl Lines {
+impl QueueStore {
     /// A list as it is, and when the next of its leases ends. Changes nothing.
     pub(super) fn view(&self, key: &Key, now: Moment) -> (LockState, Option<Moment>) {
         let (claims, next_end, last) = match self.by_key.get(key) {
             Some(list) => {
                 let note = |claim: &Claim| claim.note.as_deref().map(str::to_owned);
                 let who = |claim: &Arc<Claim>| ((*claim.identity).clone(), note(claim));
-                let claims = list.line.standings(now, who);
-                let live = list.line.entries().filter(|entry| entry.is_live(now));
+                let claims = list.queue.states(now, who);
+                let live = list.queue.entries().filter(|entry| entry.is_live(now));
                 (claims, live.map(|entry| entry.expires).min(), list.last_break.as_ref())
             }
             None => (Vec::new(), None, self.last_breaks.get(key)),
@@ -428,7 +444,8 @@ impl Lines {
                     && key.space == space
                     && key.name.as_str().starts_with(&request.prefix)
             });
-            for (key, _) in matching.filter(|(_, list)| list.line.entries().any(|e| e.is_live(now)))
+            for (key, _) in
+                matching.filter(|(_, list)| list.queue.entries().any(|e| e.is_live(now)))
             {
                 if states.len() == limit {
                     let next = states.last().map(|last| Cursor::behind(&last.key));
@@ -442,7 +459,7 @@ impl Lines {
 
     /// The namespaces in which a list is in use.
     pub(super) fn namespaces(&self, now: Moment) -> BTreeSet<Namespace> {
-        let live = |list: &List| list.line.entries().any(|e| e.is_live(now));
+        let live = |list: &List| list.queue.entries().any(|e| e.is_live(now));
         let in_use = self.by_key.iter().filter(|(_, list)| live(list));
         in_use.map(|(key, _)| key.namespace.clone()).collect()
     }
@@ -462,7 +479,7 @@ mod tests {
     #[test]
     fn what_is_kept_again_is_kept_until_the_later_end() {
         let at = Moment::from_nanos;
-        let mut fading = Fading::new();
+        let mut fading = ExpiringMap::new();
         fading.keep("a", 1, at(10));
         fading.keep("b", 2, at(20));
         fading.keep("a", 3, at(30));

@@ -16,8 +16,8 @@ fn claim(name: &str) -> Arc<Claim> {
 
 impl MemoryDriver {
     fn remembered(&self) -> usize {
-        let lines = self.shared.lines.state.lock().unwrap().remembered();
-        lines + self.shared.shelf.state.lock().unwrap().remembered()
+        let queues = self.shared.queues.state.lock().unwrap().remembered();
+        queues + self.shared.registers.state.lock().unwrap().remembered()
     }
 }
 

@@ -221,7 +221,7 @@ impl Election {
 
 /// Who holds the lock alone.
 fn leader_of(state: LockState) -> Option<Leader> {
-    let first = state.line.into_iter().find(|s| s.holds() && s.mode == Mode::Exclusive)?;
+    let first = state.queue.into_iter().find(|s| s.holds() && s.mode == Mode::Exclusive)?;
     let leads_for = first.held_for.unwrap_or_default();
     Some(Leader { value: first.note, token: first.token, by: first.identity, leads_for })
 }

@@ -17,7 +17,7 @@ fn submitting(waiting: &Waiters<ClaimId>, claim: &Arc<Claim>) {
 
 fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
     let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
-    waiting.is_listening();
+    waiting.listening_started();
     submitting(&waiting, &claim);
     (waiting, claim)
 }
@@ -26,13 +26,13 @@ fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
 fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
     let (waiting, claim) = listened_to();
     // Rung before it is known to be in line, and then the answer: nothing for a long time.
-    waiting.ring(&claim.id);
+    waiting.ask_now(&claim.id);
     assert!(waiting.due(SteadyClock.now()).0.is_empty(), "it may not be in line yet");
     waiting.queued(&claim.id, 1, Some(LONG));
     let (due, next) = waiting.due(SteadyClock.now());
     assert_eq!((due.len(), next), (1, None));
     // Once it is asked about, the answer to that counts.
-    locked(&due[0].note).at_once = false;
+    locked(&due[0].note).ask_now = false;
     waiting.queued(&claim.id, 1, Some(LONG));
     let (due, next) = waiting.due(SteadyClock.now());
     assert!(due.is_empty() && next.is_some());
@@ -52,7 +52,7 @@ fn who_was_told_while_nobody_waited_is_told_later() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let answer = outcome.as_mut().poll(&mut context);
     assert!(matches!(answer, std::task::Poll::Ready(Ok(grant)) if grant == told));
-    waiting.strike(&claim.id);
+    waiting.remove(&claim.id);
     assert!(!waiting.holds(&claim.id, told), "nobody waits any more");
 }
 
@@ -64,8 +64,8 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
     let soon = SteadyClock.now().after(Duration::from_millis(100));
     assert_eq!(waiting.due(soon).0.len(), 1);
     // From when messages arrive, the lease counts.
-    waiting.is_listening();
-    locked(&waiting.due(soon).0[0].note).at_once = false;
+    waiting.listening_started();
+    locked(&waiting.due(soon).0[0].note).ask_now = false;
     waiting.queued(&claim.id, 1, Some(LONG));
     assert!(waiting.due(soon).0.is_empty());
 }
@@ -89,7 +89,7 @@ fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
 /// What the documentation of drivers promises, however long somebody has been waiting.
 #[test]
 fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
-    let pause = attend::pause;
+    let pause = poller::pause;
     for asked in [0, 1, 15, 16, 160, 1_600, 16_000, u32::MAX] {
         for ahead in [0, 1] {
             let pause = pause(ahead, asked);
@@ -101,10 +101,10 @@ fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
         }
     }
     let ms = Duration::from_millis;
-    assert_eq!(pause(1, 0), ms(10));
+    assert_eq!([pause(1, 0), pause(1, 7), pause(1, 8), pause(1, 16)], [5, 5, 10, 20].map(ms));
     assert_eq!(pause(10, 0), ms(100), "the tenth");
-    // Nobody asks more often than every 10 ms.
-    assert_eq!(pause(0, 0), ms(10));
+    // Nobody asks more often than every 5 ms.
+    assert_eq!(pause(0, 0), ms(5));
 }
 
 #[test]
@@ -123,4 +123,17 @@ fn a_grant_counts_from_the_request_that_renewed_unless_the_driver_names_its_star
     assert_eq!(start(LeaseStart::LastAnswered), LeaseStart::Sent(sent));
     let named = LeaseStart::Sent(Moment::from_nanos(3));
     assert_eq!(start(named), named);
+}
+
+#[test]
+fn a_claim_is_asked_about_often_again_when_its_list_moves() {
+    let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+    submitting(&waiting, &claim);
+    let in_6_ms = || SteadyClock.now().after(Duration::from_millis(6));
+    (0..40).for_each(|_| waiting.queued(&claim.id, 2, Some(LONG)));
+    assert!(waiting.due(in_6_ms()).0.is_empty(), "it is the second");
+    waiting.queued(&claim.id, 1, Some(LONG));
+    assert_eq!(waiting.due(in_6_ms()).0.len(), 1);
+    (0..40).for_each(|_| waiting.queued(&claim.id, 1, Some(LONG)));
+    assert!(waiting.due(in_6_ms()).0.is_empty(), "nothing moves");
 }

@@ -20,7 +20,7 @@ pub(crate) struct Watch<'a, K: Ord> {
     watchers: &'a Watchers<K>,
     key: K,
     /// Rung when what is watched has changed.
-    pub(crate) bell: Arc<Notify>,
+    pub(crate) wake: Arc<Notify>,
 }
 
 impl<K> Default for Watchers<K> {
@@ -31,12 +31,12 @@ impl<K> Default for Watchers<K> {
 
 impl<K: Ord + Clone> Watchers<K> {
     pub(crate) fn watch(&self, key: K) -> Watch<'_, K> {
-        let bell = Arc::new(Notify::new());
-        locked(&self.0).entry(key.clone()).or_default().push(bell.clone());
-        Watch { watchers: self, key, bell }
+        let wake = Arc::new(Notify::new());
+        locked(&self.0).entry(key.clone()).or_default().push(wake.clone());
+        Watch { watchers: self, key, wake }
     }
 
-    /// The bells of those who watch this.
+    /// The notifies of those who watch this.
     pub(crate) fn of<Q: Ord + ?Sized>(&self, key: &Q) -> Vec<Arc<Notify>>
     where
         K: Borrow<Q>,
@@ -44,7 +44,7 @@ impl<K: Ord + Clone> Watchers<K> {
         locked(&self.0).get(key).cloned().unwrap_or_default()
     }
 
-    /// All bells.
+    /// All notifies.
     pub(crate) fn all(&self) -> Vec<Arc<Notify>> {
         locked(&self.0).values().flatten().cloned().collect()
     }
@@ -58,9 +58,9 @@ impl<K: Ord + Clone> Watchers<K> {
 impl<K: Ord> Drop for Watch<'_, K> {
     fn drop(&mut self) {
         let mut watchers = locked(&self.watchers.0);
-        if let Some(bells) = watchers.get_mut(&self.key) {
-            bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
-            if bells.is_empty() {
+        if let Some(notifies) = watchers.get_mut(&self.key) {
+            notifies.retain(|wake| !Arc::ptr_eq(wake, &self.wake));
+            if notifies.is_empty() {
                 watchers.remove(&self.key);
             }
         }
@@ -73,28 +73,28 @@ impl<K: Ord> Drop for Watch<'_, K> {
 /// use std::sync::Arc;
 /// use std::time::Duration;
 /// use lockkit_core::driver::{Entry, Version};
-/// use lockkit_core::waiting::RegisterBells;
+/// use lockkit_core::waiting::RegisterWatchers;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// let bells = RegisterBells::default();
+/// let notifies = RegisterWatchers::default();
 /// let entry = Entry { value: b"event 42".to_vec(), version: Version(2), token: None };
 /// // Stands for a request that loads the register; it is repeated at each ring, and every second.
 /// let load = || {
 ///     let entry = entry.clone();
 ///     async move { Ok((Some(entry), Duration::from_secs(1))) }
 /// };
-/// let changed = bells.changed("cursor", Some(Version(1)), load).await?;
+/// let changed = notifies.changed("cursor", Some(Version(1)), load).await?;
 /// assert_eq!(changed, Some(entry.clone()));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Default)]
-pub struct RegisterBells(Watchers<String>);
+pub struct RegisterWatchers(Watchers<String>);
 
-impl RegisterBells {
+impl RegisterWatchers {
     /// Rings for a register that was written; `None`: any of them may have been.
-    pub fn ring(&self, register: Option<&str>) {
-        let bells = register.map_or_else(|| self.0.all(), |register| self.0.of(register));
-        bells.iter().for_each(|bell| bell.notify_one());
+    pub fn notify(&self, register: Option<&str>) {
+        let notifies = register.map_or_else(|| self.0.all(), |register| self.0.of(register));
+        notifies.iter().for_each(|wake| wake.notify_one());
     }
 
     /// Answers [`Registers::changed`](crate::driver::Registers::changed): loads the register until its
@@ -119,7 +119,7 @@ impl RegisterBells {
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            let _ = tokio::time::timeout(pause, watch.bell.notified()).await;
+            let _ = tokio::time::timeout(pause, watch.wake.notified()).await;
         }
     }
 }

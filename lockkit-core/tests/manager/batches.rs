@@ -247,9 +247,9 @@ async fn a_batch_has_each_key_once_where_the_backend_asks_for_that() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_weighs_no_more_than_the_backend_takes() {
-    let mut flights = BatchLimits::of(64, 1);
-    flights.bytes = 4000;
-    let driver = Moody::batching(flights);
+    let mut limits = BatchLimits::of(64, 1);
+    limits.bytes = 4000;
+    let driver = Moody::batching(limits);
     let locks = manager_of(&driver);
     assert!(lock_all(&locks, numbered("a", 0, 64)).join_all().await.iter().all(Result::is_ok));
     let weight = |batch: &Vec<Sent>| batch.iter().map(|it| it.claim.weight()).sum();

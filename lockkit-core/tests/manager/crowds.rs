@@ -9,9 +9,9 @@ use crate::{MS, manager_of, settle};
 
 /// One batch at a time, of 64 operations.
 fn one_batch_at_a_time(same_key: bool) -> (Moody, LockManager) {
-    let mut flights = BatchLimits::of(64, 1);
-    flights.same_key = same_key;
-    let driver = Moody::batching(flights);
+    let mut limits = BatchLimits::of(64, 1);
+    limits.same_key = same_key;
+    let driver = Moody::batching(limits);
     let locks = manager_of(&driver);
     (driver, locks)
 }

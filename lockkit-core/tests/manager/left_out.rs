@@ -18,9 +18,9 @@ use crate::{MS, SECOND, claims, manager_of, settle};
 
 /// One batch at a time, of a driver that may wait for what another client has locked.
 fn waiting_driver() -> Moody {
-    let mut flights = BatchLimits::of(64, 1);
-    (flights.same_key, flights.waits) = (true, true);
-    Moody::batching(flights)
+    let mut limits = BatchLimits::of(64, 1);
+    (limits.same_key, limits.waits) = (true, true);
+    Moody::batching(limits)
 }
 
 fn manager() -> (Moody, LockManager) {

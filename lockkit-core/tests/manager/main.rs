@@ -6,6 +6,7 @@ mod batcher;
 mod batches;
 mod crowds;
 mod deadlines;
+mod hand_over;
 mod late;
 mod left_out;
 #[path = "../log/mod.rs"]
@@ -49,7 +50,7 @@ fn manager_of(driver: &Moody) -> LockManager {
 /// How many claims the store has for this name, whatever the driver's mood.
 async fn claims(driver: &Moody, name: &str) -> usize {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    driver.store().inspect(&key).await.unwrap().line.len()
+    driver.store().inspect(&key).await.unwrap().queue.len()
 }
 
 /// Polls a future once; it is not done by then.

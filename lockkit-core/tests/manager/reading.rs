@@ -67,11 +67,11 @@ async fn a_watch_is_told_of_a_graceful_break() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
     let mut states = pin!(locks.watch(Space::Lock, "a"));
-    assert!(!states.next().await.unwrap().unwrap().line[0].broken);
+    assert!(!states.next().await.unwrap().unwrap().queue[0].broken);
     let token = guard.token().unwrap();
     assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap());
     let told = timeout(SECOND, states.next()).await.expect("told at once").unwrap().unwrap();
-    assert!(told.line[0].broken);
+    assert!(told.queue[0].broken);
 }
 
 #[tokio::test(start_paused = true)]

@@ -78,7 +78,7 @@ async fn a_waiting_lock_whose_answer_got_lost_is_asked_for_again_with_the_same_c
     driver.next("acquire", Mood::FailAfter);
     driver.next("acquire", Mood::FailBefore);
     let guard = locks.mutex("a").lock().await.unwrap();
-    assert_eq!(locks.inspect(Space::Lock, "a").await.unwrap().line.len(), 1);
+    assert_eq!(locks.inspect(Space::Lock, "a").await.unwrap().queue.len(), 1);
     guard.release().await.unwrap();
     assert!(is_free(&locks, "a").await);
 }

@@ -85,9 +85,9 @@ async fn operations_of_one_call_fill_every_batch() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_waiters_of_one_name_are_served_in_their_order() {
     for same_key in [false, true] {
-        let mut flights = BatchLimits::of(64, 4);
-        flights.same_key = same_key;
-        let driver = Moody::batching(flights);
+        let mut limits = BatchLimits::of(64, 4);
+        limits.same_key = same_key;
+        let driver = Moody::batching(limits);
         driver.always("batch", Mood::Late(MS));
         let locks = manager_of(&driver);
         let first = locks.mutex("one").lock().await.unwrap();
@@ -288,9 +288,9 @@ fn mood() -> impl Strategy<Value = Option<Mood>> {
 }
 
 async fn after_drops(at_once: usize, same_key: bool, moods: Vec<Option<Mood>>, script: Vec<Drops>) {
-    let mut flights = BatchLimits::of(4, at_once);
-    flights.same_key = same_key;
-    let driver = Moody::batching(flights);
+    let mut limits = BatchLimits::of(4, at_once);
+    limits.same_key = same_key;
+    let driver = Moody::batching(limits);
     let locks = manager_of(&driver);
     moods.into_iter().flatten().for_each(|mood| driver.next("batch", mood));
     let mutexes = [0, 1, 2, 3].map(|name| locks.mutex(format!("{name}")));

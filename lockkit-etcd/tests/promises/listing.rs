@@ -34,11 +34,11 @@ async fn a_line_of_thousands_with_long_notes_is_shown() {
         futures_util::future::join_all(put).await;
     }
     let state = ours.inspect(&waiter.key).await.unwrap();
-    assert_eq!(state.line.len(), WAITERS);
+    assert_eq!(state.queue.len(), WAITERS);
     let (namespace, prefix) = (Namespace::default(), String::new());
     let request = ListRequest { namespace, space: None, prefix, after: None, limit: 10 };
     let page = ours.list(&request).await.unwrap();
-    assert_eq!(page.states.iter().map(|state| state.line.len()).collect::<Vec<_>>(), [WAITERS]);
+    assert_eq!(page.states.iter().map(|state| state.queue.len()).collect::<Vec<_>>(), [WAITERS]);
     assert!(page.next.is_none());
 }
 

@@ -85,8 +85,8 @@ impl Key {
 /// # fn main() -> Result<(), serde_json::Error> {
 /// use lockkit_http::wire::Lock;
 ///
-/// let it: Lock = serde_json::from_str(r#"{"name": "invoice/42", "space": "lock", "line": []}"#)?;
-/// assert!(it.line.is_empty());
+/// let it: Lock = serde_json::from_str(r#"{"name": "invoice/42", "space": "lock", "queue": []}"#)?;
+/// assert!(it.queue.is_empty());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub struct Lock {
     #[serde(flatten)]
     pub key: Key,
     /// The live claims in their order; those that hold come first.
-    pub line: Vec<ClaimState>,
+    pub queue: Vec<ClaimState>,
     /// The last time that a claim of it was broken, if the backend still knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_break: Option<BreakRecord>,
@@ -104,7 +104,7 @@ pub struct Lock {
     pub damaged: Option<String>,
 }
 
-/// One claim of a line, without its id.
+/// One claim of a queue, without its id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimState {
     /// Its token.
@@ -178,7 +178,7 @@ impl Lock {
     pub fn of(state: LockState) -> Self {
         Self {
             key: Key::of(&state.key),
-            line: state.line.into_iter().map(ClaimState::of).collect(),
+            queue: state.queue.into_iter().map(ClaimState::of).collect(),
             last_break: state.last_break,
             damaged: state.damaged,
         }
@@ -186,14 +186,14 @@ impl Lock {
 
     /// The state for a driver.
     pub fn for_driver(self) -> Result<LockState, Error> {
-        let line = self.line.into_iter().map(ClaimState::for_driver).collect();
-        let mut state = LockState::new(self.key.for_driver()?, line, self.last_break);
+        let queue = self.queue.into_iter().map(ClaimState::for_driver).collect();
+        let mut state = LockState::new(self.key.for_driver()?, queue, self.last_break);
         state.damaged = self.damaged;
         Ok(state)
     }
 }
 
-/// `POST /v1/changed`: answers with the lock once its line is not this one any more.
+/// `POST /v1/changed`: answers with the lock once its queue is not this one any more.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
@@ -212,9 +212,9 @@ impl Lock {
 pub struct Changed {
     /// Which lock.
     pub key: Key,
-    /// The line that the client has seen.
+    /// The queue that the client has seen.
     pub seen: Vec<Seen>,
-    /// How long the answer may wait: 25 s at most. It then has the line that was seen.
+    /// How long the answer may wait: 25 s at most. It then has the queue that was seen.
     #[serde(default)]
     pub wait_ms: u64,
 }
@@ -244,7 +244,7 @@ pub struct Seen {
 impl Changed {
     /// What is sent for a state that was seen.
     pub fn of(key: &lockkit_core::Key, seen: &LockState, wait_ms: u64) -> Self {
-        let seen = seen.line.iter().cloned().map(ClaimState::of).map(|it| Seen {
+        let seen = seen.queue.iter().cloned().map(ClaimState::of).map(|it| Seen {
             token: it.token,
             mode: it.mode,
             permits: it.permits,

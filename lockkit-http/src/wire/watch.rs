@@ -38,17 +38,17 @@ pub enum Watch {
 /// use lockkit_http::wire::QueueState;
 ///
 /// let json = r#"
-///     {"line": [{"token": "42", "mode": "exclusive", "holds": true, "broken": false,
+///     {"queue": [{"token": "42", "mode": "exclusive", "holds": true, "broken": false,
 ///       "holder": {"host": "web-1", "pid": 4711, "program": "billing"}}]}
 /// "#;
 /// let it: QueueState = serde_json::from_str(json)?;
-/// assert!(it.line[0].holds);
+/// assert!(it.queue[0].holds);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueState {
     /// The live claims in their order; those that hold come first.
-    pub line: Vec<QueuedClaim>,
+    pub queue: Vec<QueuedClaim>,
     /// As in [`Lock`](super::Lock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_break: Option<BreakRecord>,
@@ -82,8 +82,8 @@ pub struct QueuedClaim {
 impl QueueState {
     /// What is sent for a state.
     pub fn of(state: &LockState) -> Self {
-        let line = state.line.iter().map(QueuedClaim::of).collect();
-        Self { line, last_break: state.last_break.clone() }
+        let queue = state.queue.iter().map(QueuedClaim::of).collect();
+        Self { queue, last_break: state.last_break.clone() }
     }
 }
 

@@ -191,7 +191,7 @@ async fn inject_all(
         tokio::time::sleep_until(begun + at).await;
         match fault {
             Fault::ClientDies => processes.kill(target)?,
-            Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
+            Fault::ClientPaused => processes.freeze(target, lasts).await?,
             _ => {
                 let target = injector.aim(fault, &[LOCK.to_owned()]).await;
                 injector.inject(fault, lasts, &target).await;

@@ -117,7 +117,7 @@ impl GroupInjector {
         match fault {
             Fault::Failover => self.fail_over(turn, true).await,
             Fault::SplitBrain => self.fail_over(turn, false).await,
-            Fault::ServerStandsStill => {
+            Fault::ServerPaused => {
                 let victim = self.victim(turn).await?;
                 victim.freeze().await;
                 tokio::time::sleep(lasts).await;
@@ -159,7 +159,7 @@ impl FaultInjector for GroupInjector {
             Layout::RedisSentinel | Layout::RedisClusterWithReplicas => {
                 faults.push(if self.splits { Fault::SplitBrain } else { Fault::Failover });
             }
-            _ => faults.extend([Fault::ServerStandsStill, Fault::ServerRestarts]),
+            _ => faults.extend([Fault::ServerPaused, Fault::ServerRestarts]),
         }
         faults
     }

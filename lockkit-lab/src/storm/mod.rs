@@ -174,7 +174,7 @@ impl Storm {
         for PlannedFault { at, lasts, fault, target } in plan.faults {
             tokio::time::sleep_until(begun + at).await;
             let hit = match fault {
-                Fault::ClientDies | Fault::ClientStandsStill => {
+                Fault::ClientDies | Fault::ClientPaused => {
                     Target::whole(format!("process {target}"))
                 }
                 _ => injector.aim(fault, &self.names()).await,
@@ -183,7 +183,7 @@ impl Storm {
             recorder.record(What::FaultBegins { fault, on: on.clone(), locks })?;
             match fault {
                 Fault::ClientDies => processes.kill(target)?,
-                Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
+                Fault::ClientPaused => processes.freeze(target, lasts).await?,
                 _ => injector.inject(fault, lasts, &hit).await,
             }
             recorder.record(What::FaultEnds { fault, on })?;

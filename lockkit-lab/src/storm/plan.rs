@@ -40,7 +40,7 @@ impl Plan {
         let mut rng = StdRng::seed_from_u64(storm.seed);
         let mut kinds = faults.to_vec();
         if storm.faults_at_clients {
-            kinds.extend([Fault::ClientStandsStill, Fault::ClientDies]);
+            kinds.extend([Fault::ClientPaused, Fault::ClientDies]);
         }
         let mut faults = Vec::new();
         if kinds.is_empty() {
@@ -87,7 +87,7 @@ mod tests {
             folder: "none".into(),
             faults_at_clients: true,
         };
-        let plan = |seed| Plan::new(&storm(seed), &[Fault::ServerStandsStill]);
+        let plan = |seed| Plan::new(&storm(seed), &[Fault::ServerPaused]);
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
         assert!(plan(7).faults.len() > 5);

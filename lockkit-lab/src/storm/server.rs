@@ -19,7 +19,7 @@ pub struct ServerInjector {
 
 impl ServerInjector {
     /// Strikes at this server, whose clients go through this proxy, with these faults out of
-    /// `ConnectionCut`, `Partition`, `ServerStandsStill`, `ServerRestarts`, `WritesLost` and
+    /// `ConnectionCut`, `Partition`, `ServerPaused`, `ServerRestarts`, `WritesLost` and
     /// `DataLost`.
     pub fn new(server: Server, proxy: Proxy, faults: Vec<Fault>) -> Self {
         Self { server, proxy, faults }
@@ -54,7 +54,7 @@ impl FaultInjector for ServerInjector {
 
     async fn inject(&self, fault: Fault, lasts: Duration, _: &Target) {
         match fault {
-            Fault::ServerStandsStill => {
+            Fault::ServerPaused => {
                 self.server.freeze().await;
                 tokio::time::sleep(lasts).await;
                 self.server.thaw();

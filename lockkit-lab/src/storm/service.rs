@@ -31,7 +31,7 @@ impl ServiceInjector {
 #[async_trait]
 impl FaultInjector for ServiceInjector {
     fn faults(&self) -> Vec<Fault> {
-        vec![Fault::ServerRestarts, Fault::ServerStandsStill]
+        vec![Fault::ServerRestarts, Fault::ServerPaused]
     }
 
     async fn aim(&self, _: Fault, _: &[String]) -> Target {
@@ -41,7 +41,7 @@ impl FaultInjector for ServiceInjector {
     async fn inject(&self, fault: Fault, lasts: Duration, _: &Target) {
         let server = self.next();
         self.turn.fetch_add(1, Ordering::Relaxed);
-        if fault == Fault::ServerStandsStill {
+        if fault == Fault::ServerPaused {
             server.freeze();
             tokio::time::sleep(lasts).await;
             return server.thaw();

@@ -24,7 +24,7 @@ const FAITH: Duration = Duration::from_secs(2);
 
 /// What strikes at a server alone, unless one says otherwise: all that takes no data away.
 pub const FAULTS: [Fault; 4] =
-    [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill, Fault::ServerRestarts];
+    [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused, Fault::ServerRestarts];
 
 /// A backend, and who strikes at it.
 pub struct Stage {

@@ -89,7 +89,7 @@ pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> TrialRe
     Ok(())
 }
 
-pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -> TrialResult {
+pub async fn cost_04_a_thousand_claims_are_renewed_in_one_round_trip(stage: Stage) -> TrialResult {
     let meter = Meter::new(&stage).await;
     meter.proxy.latency(Duration::ZERO);
     let claims: Vec<_> = (0..1_000).map(|i| stage.context().exclusive(&format!("{i}"))).collect();

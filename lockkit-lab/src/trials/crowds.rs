@@ -21,7 +21,7 @@ const ROUNDS: usize = 3;
 /// How long each of the crowd holds the lock.
 const HOLDS: Duration = Duration::from_millis(20);
 
-pub async fn cost_08_a_crowd_at_one_name_delays_no_other(stage: Stage) -> TrialResult {
+pub async fn cost_08_many_waiters_at_one_name_delay_no_other(stage: Stage) -> TrialResult {
     let context = stage.context();
     if !context.driver().await.capabilities().fifo {
         return NotApplicable::because("the driver keeps no queue in which claims wait");
@@ -103,7 +103,7 @@ impl Crowd {
             });
         }
         loop {
-            let line = locks.inspect(Space::Lock, name).await.expect("it is shown").line;
+            let line = locks.inspect(Space::Lock, name).await.expect("it is shown").queue;
             if line.len() > claims {
                 break;
             }

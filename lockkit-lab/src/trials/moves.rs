@@ -69,7 +69,7 @@ async fn still_held(context: &CaseContext, theirs: &LockManager, guard: &Guard, 
     }
     let state = theirs.driver().inspect(&context.key(LOCK)).await;
     if let Some(state) = may_fail(state) {
-        assert_eq!(state.line.first().map(|first| first.token), Some(token), "{state:?}");
+        assert_eq!(state.queue.first().map(|first| first.token), Some(token), "{state:?}");
     }
 }
 

@@ -214,7 +214,7 @@ impl Client {
             }
             O::Inspect => {
                 let state = driver.inspect(&claim.key).await?;
-                assert_eq!(state.line.len(), 1, "{state:?}");
+                assert_eq!(state.queue.len(), 1, "{state:?}");
                 Ok(())
             }
             O::List => self.listed(driver).await,
@@ -304,7 +304,7 @@ impl Client {
         use Operation as O;
         let key = &self.claim.key;
         let state = self.context.state(&self.others, key).await;
-        let stands: Vec<_> = state.line.iter().map(|s| (s.mode, s.holds())).collect();
+        let stands: Vec<_> = state.queue.iter().map(|s| (s.mode, s.holds())).collect();
         let (held, shared) = ((Mode::Exclusive, true), (Mode::Shared, true));
         let expected = match self.operation {
             O::Acquire | O::Turn | O::Renew | O::Shorten | O::Raise => vec![held],

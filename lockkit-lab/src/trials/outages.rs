@@ -42,9 +42,9 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Trial
     Ok(())
 }
 
-pub async fn robust_04_the_server_stands_still(stage: Stage) -> TrialResult {
+pub async fn robust_04_the_server_is_paused(stage: Stage) -> TrialResult {
     let context = stage.context();
-    let kept = stage.keeps(Fault::ServerStandsStill)?;
+    let kept = stage.keeps(Fault::ServerPaused)?;
     if stage.site().is_member() {
         return nobody_notices(&stage, Absence::StandsStill).await;
     }
@@ -67,9 +67,9 @@ pub async fn robust_04_the_server_stands_still(stage: Stage) -> TrialResult {
     Ok(())
 }
 
-pub async fn robust_05_a_client_stands_still(stage: Stage) -> TrialResult {
+pub async fn robust_05_a_client_is_paused(stage: Stage) -> TrialResult {
     let context = stage.context();
-    keeps(context, Fault::ClientStandsStill)?;
+    keeps(context, Fault::ClientPaused)?;
     if context.harness().worker().is_none() {
         return NotApplicable::because("the site has no worker process that could be stopped");
     }

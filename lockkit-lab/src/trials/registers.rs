@@ -66,7 +66,7 @@ pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Tria
     Ok(())
 }
 
-pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
+pub async fn register_06_a_write_whose_answer_was_lost_is_distinguished_from_a_conflict(
     stage: Stage,
 ) -> TrialResult {
     let context = stage.context();

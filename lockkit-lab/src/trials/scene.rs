@@ -153,7 +153,7 @@ pub(super) async fn nothing_left(
                 .await
             {
                 Ok(states) if states.iter().all(|s| s.is_free()) => return,
-                Ok(states) => *seen.lock().unwrap() = format!("{:?}", states[0].line),
+                Ok(states) => *seen.lock().unwrap() = format!("{:?}", states[0].queue),
                 Err(e) if e.is_retryable() => *seen.lock().unwrap() = e.to_string(),
                 Err(e) => panic!("locks can be listed: {e}"),
             }

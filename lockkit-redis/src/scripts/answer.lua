@@ -45,6 +45,10 @@ local function refuse(key)
     .. ' that lockkit did not write; nothing was changed' })
 end
 
+-- The client whose call this is. That its claims begin to hold it learns from the answer, without a message.
+local sender
+local carried = {}
+
 -- What is to be published, and about which queue. A queue remembers whether its last message was
 -- refused: then its waiters poll.
 local messages = {}
@@ -52,10 +56,28 @@ local function notify(client, text, queue)
   messages[#messages + 1] = { 'lockkit:wake:' .. string.gsub(client, '^%-', ''), text, queue }
 end
 
--- The last act of a script. A message that the server refuses changes no answer:
+-- A claim of this client holds from now on: the answer says so, or a message to its client.
+local function tell(client, id, token, queue)
+  if sender and string.gsub(client, '^%-', '') == sender then
+    carried[id] = token
+  else
+    notify(client, 'granted ' .. id .. ' ' .. token, queue)
+  end
+end
+
+-- The last act of a script. Where claims of the sender began to hold, and still do, its answer is
+-- {"granted", {ID, TOKEN, …}, ANSWER}. A message that the server refuses changes no answer:
 -- {"unpublished", WHY, ANSWER} when one was.
 local function speak(answer)
   local why
+  if next(carried) then
+    local grants = {}
+    for id, token in pairs(carried) do
+      grants[#grants + 1] = id
+      grants[#grants + 1] = token
+    end
+    answer = { 'granted', grants, answer }
+  end
   for _, message in ipairs(messages) do
     local channel, text, queue = message[1], message[2], message[3]
     if not MUTED then

@@ -7,6 +7,7 @@
 -- as long as the claim's own ttl.
 local clock = redis.call('TIME')
 
+-- #include claims.lua
 -- #include queue.lua
 
 local function break_claim()

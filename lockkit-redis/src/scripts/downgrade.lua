@@ -5,6 +5,7 @@
 -- What `renew` in queue.lua says.
 local clock = redis.call('TIME')
 
+-- #include claims.lua
 -- #include queue.lua
 
 local function downgrade()

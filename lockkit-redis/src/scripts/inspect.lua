@@ -7,6 +7,7 @@
 -- Ids are not shown. Claims whose lease has ended are still in it, with LEFT_MS of 0 or less.
 local clock = redis.call('TIME')
 
+-- #include claims.lua
 -- #include queue.lua
 
 local function inspect()

@@ -11,7 +11,7 @@
 --   ….queue….        sorted set: claims by their position
 --   ….ends….         sorted set: claims by the millisecond at which their lease ends
 -- A semaphore with a fixed limit has it in the string ….limit…., which stays.
--- The first three expire with the last lease, and are deleted with the last claim. The holders are the
+-- The first three expire with the last lease, or some seconds later, and are deleted with the last claim. The holders are the
 -- first `holders` of ….queue….. The other keys differ from the lock's own in their first word and share
 -- its hash tag, so that they are in the same slot.
 --
@@ -25,20 +25,6 @@
 --
 -- Any of the keys may be gone (evicted, or deleted by hand): without the lock's own key there is no
 -- queue, and what else it had is restored.
-
-local CAPACITY = '2147483647'
--- From here on Lua's numbers are not exact.
-local LARGEST = '0009007199254740991'
-
--- #include answer.lua
-
--- `clock`, the answer of TIME, is there already: one script has one time.
-local now_us = string.format('%s%06d', clock[1], clock[2])
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-
-local function padded(digits)
-  return string.rep('0', 19 - #digits) .. digits
-end
 
 local function names(key)
   local head, tail = string.match(key, '^(lockkit:%a+)(:.*)$')
@@ -151,6 +137,7 @@ local function remove(queue, id)
     queue.weight = queue.weight - read_claim(queue, id).weight
   end
   local first_muted = queue.muted and tonumber(redis.call('ZSCORE', queue.claims, id)) == queue.muted
+  carried[id] = nil -- promoted by this very call, perhaps
   redis.call('HDEL', queue.key, id)
   redis.call('ZREM', queue.claims, id)
   redis.call('ZREM', queue.ends, id)
@@ -158,8 +145,8 @@ local function remove(queue, id)
   return true
 end
 
--- Promotes the claims that hold now, and notifies their clients; not the client of `mine`, which
--- learns it from the answer to this call.
+-- Promotes the claims that hold now, and tells their clients; not that of `mine`, which the answer to
+-- this call is about.
 local function promote(queue, mine)
   while true do
     local id = redis.call('ZRANGE', queue.claims, queue.holders, queue.holders)[1]
@@ -181,7 +168,7 @@ local function promote(queue, mine)
     set_end(queue, id, c.hold)
     if id ~= mine then
       queue.notified = id
-      notify(c.client, 'granted ' .. id .. ' ' .. c.token, queue)
+      tell(c.client, id, c.token, queue)
     end
   end
 end

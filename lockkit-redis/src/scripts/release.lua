@@ -1,13 +1,14 @@
--- Removes claims from their queues, and notifies those that hold now.
+-- Removes claims from their queues, and tells the clients of those that hold now.
 --
--- KEYS[i]  the lock        ARGV[i]  the claim's id
+-- KEYS[i]  the lock        ARGV[1]  the id of the client that asks        ARGV[i+1]  the claim's id
 --
 -- 1, when each of them was the only one of its queue; otherwise an answer to each:
 --   1 it was removed    2 it was not there, others are, or the key is not lockkit's    3 the queue is empty
 --   an error of this claim only
+-- Within {"granted", …} where claims of the client hold now: see `speak` in answer.lua.
 local call, safecall, rest = redis.call, redis.pcall, nil
-for i = 1, #ARGV do
-  if safecall('GETRANGE', KEYS[i], '20', '51') == ARGV[i] then
+for i = 1, #ARGV - 1 do
+  if safecall('GETRANGE', KEYS[i], '20', '51') == ARGV[i + 1] then
     call('DEL', KEYS[i])
   else
     rest = rest or {}
@@ -18,22 +19,23 @@ if not rest then return 1 end
 
 local clock = call('TIME')
 
--- #include queue.lua
+-- #include claims.lua
+-- #include pass.lua
 
-local function release(i)
-  local queue = find(KEYS[i])
-  if not queue or queue.kind == 'string' then return 2 end
-  if queue.kind == 'none' then return 3 end
-  write_first(queue)
-  open(queue)
-  local removed = remove(queue, ARGV[i])
-  if removed then promote(queue) end
-  local left = redis.call('ZCARD', queue.claims)
-  close(queue)
-  return removed and 1 or (left > 0 and 2 or 3)
+sender = ARGV[1]
+local answers, slow, left = {}, nil, {}
+for i = 1, #ARGV - 1 do answers[i] = 1 end
+for _, i in ipairs(rest) do
+  -- Those of one lock in their order.
+  if left[KEYS[i]] or not pass(KEYS[i], ARGV[i + 1]) then
+    slow, left[KEYS[i]] = slow or {}, true
+    slow[#slow + 1] = i
+  end
 end
+if not slow then return speak(answers) end
 
-local answers = {}
-for i = 1, #ARGV do answers[i] = 1 end
-for _, i in ipairs(rest) do answers[i] = attempt(release, i) end
+-- #include queue.lua
+-- #include leave.lua
+
+for _, i in ipairs(slow) do answers[i] = attempt(release, KEYS[i], ARGV[i + 1]) end
 return speak(refused or answers)

@@ -2,13 +2,17 @@
 --
 -- KEYS[i]  the lock of the i-th claim
 -- ARGV[3i-2], [3i-1], [3i]  its id, its hold ttl and its wait ttl in ms
+-- ARGV[3n+1]  of n claims: the id of the client, where the answer is to say which others of its claims hold now
 --
 -- For each claim what `renew` in queue.lua says, or an error of this claim only; then the server's time in
--- microseconds. A key that is not lockkit's has no claims.
+-- microseconds. A key that is not lockkit's has no claims. Within {"granted", …}: see `speak` in answer.lua.
 local clock = redis.call('TIME')
 
+-- #include claims.lua
 -- #include queue.lua
 
+local count = (#ARGV - #ARGV % 3) / 3
+sender = ARGV[3 * count + 1]
 local queues = {}
 local function renew_one(i)
   local key, id, hold, wait = KEYS[i], ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
@@ -27,7 +31,7 @@ local function renew_one(i)
 end
 
 local answers = {}
-for i = 1, #ARGV / 3 do answers[i] = attempt(renew_one, i) end
+for i = 1, count do answers[i] = attempt(renew_one, i) end
 for key, queue in pairs(queues) do
   local failed = attempt(close, queue)
   for i = 1, failed and #answers or 0 do

@@ -6,6 +6,7 @@
 -- The limit that it has now, as text. Holders go on holding, whatever the limit.
 local clock = redis.call('TIME')
 
+-- #include claims.lua
 -- #include queue.lua
 
 local function resize()

@@ -42,7 +42,7 @@ async fn in_1970_leases_are_renewed_and_locks_handed_over() {
             queue(&driver, &second).await;
             assert_eq!(holds(&driver, &first).await, token);
             waits(&driver, &second).await;
-            let line = driver.inspect(&first.key).await.unwrap().line;
+            let line = driver.inspect(&first.key).await.unwrap().queue;
             assert_eq!(line[0].token, token, "{line:?}");
             assert_eq!(driver.release(&first).await.unwrap(), Released::Removed);
             let next = granted(&driver, &second).await.token;
@@ -175,7 +175,7 @@ async fn no_token_is_below_the_clock_when_older_counters_come_back_behind_an_idl
         put_back(&server, &old).await;
         let last = match idle.acquire(&waiter, Patience::Wait).await.unwrap().result {
             Acquisition::Granted(grant) => grant.token,
-            _ => idle.inspect(&waiter.key).await.unwrap().line[1].token,
+            _ => idle.inspect(&waiter.key).await.unwrap().queue[1].token,
         };
         assert!(last > before, "{mode:?}: {last}, in line, after {before}");
         idle.release(&waiter).await.unwrap();
@@ -200,7 +200,7 @@ async fn who_is_lifted_with_a_raise_gets_a_token_by_the_clock_too() {
     put_back(&server, &old).await;
     let raised = Token::new(token.get() + 1_000_000).unwrap();
     driver.raise(&holder, raised).await.unwrap();
-    let lifted = driver.inspect(&holder.key).await.unwrap().line[1].token;
+    let lifted = driver.inspect(&holder.key).await.unwrap().queue[1].token;
     assert!(lifted > clocked, "{lifted} after {clocked}");
 }
 
@@ -217,7 +217,7 @@ async fn keys_last(server: &Server) -> Duration {
 
 /// How long the first of the list is to be waited for.
 async fn first_ends_in(driver: &RedisDriver, of: &Claim) -> Duration {
-    driver.inspect(&of.key).await.unwrap().line[0].expires_in
+    driver.inspect(&of.key).await.unwrap().queue[0].expires_in
 }
 
 /// The clock was an hour ahead when a lease was set, and is right again: the lease lasts for what it

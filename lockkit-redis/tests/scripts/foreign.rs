@@ -285,7 +285,7 @@ async fn a_listing_shows_what_is_damaged_and_goes_on() {
     };
     let states = connect(&server).await.list(&request).await.unwrap().states;
     let shown: Vec<_> =
-        states.iter().map(|it| (it.name().as_str(), it.line.len(), &it.damaged)).collect();
+        states.iter().map(|it| (it.name().as_str(), it.queue.len(), &it.damaged)).collect();
     let [("a", 0, Some(why)), ("good", 1, None)] = shown.as_slice() else { panic!("{shown:?}") };
     assert!(why.contains(&key), "{why}");
     let at = |name| RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() };

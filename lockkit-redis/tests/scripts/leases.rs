@@ -24,7 +24,7 @@ fn patient(mode: Mode) -> Arc<Claim> {
 /// How long the leases of the list last from now, in their order.
 async fn left(driver: &RedisDriver, of: &Claim) -> Vec<Duration> {
     let state = driver.inspect(&of.key).await.unwrap();
-    state.line.iter().map(|standing| standing.expires_in).collect()
+    state.queue.iter().map(|standing| standing.expires_in).collect()
 }
 
 #[tokio::test]

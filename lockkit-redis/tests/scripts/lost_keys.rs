@@ -54,7 +54,7 @@ async fn a_list_without_its_ends_or_its_line_keeps_its_holder_and_its_order() {
             let Scene { server, driver, holder, waiters: [first, second] } = scene(mode).await;
             lose(&server, word).await;
             let state = driver.inspect(&holder.key).await.unwrap();
-            assert_eq!(state.line.len(), 3, "{mode:?} {word}: {state:?}");
+            assert_eq!(state.queue.len(), 3, "{mode:?} {word}: {state:?}");
             waits(&driver, &first).await;
             holds(&driver, &holder).await;
             waits(&driver, &second).await;
@@ -88,7 +88,7 @@ async fn leases_of_which_nobody_knows_the_end_last_for_a_whole_ttl() {
         if let Some(newcomer) = newcomer {
             queue(&driver, &newcomer).await;
         }
-        let line = driver.inspect(&claims[0].key).await.unwrap().line;
+        let line = driver.inspect(&claims[0].key).await.unwrap().queue;
         let left = [line[0].expires_in, line[1].expires_in];
         let between = Duration::from_secs(200);
         assert!(left[0] > between && left[1] < between && left[1] > wait / 2, "{left:?}");

@@ -100,7 +100,7 @@ async fn older(server: &Server, files: bool) -> Box<dyn Older> {
 /// The greatest token in the line of this claim's lock.
 async fn greatest(driver: &RedisDriver, about: &Arc<Claim>) -> Token {
     let state = driver.inspect(&about.key).await.unwrap();
-    state.line.iter().map(|it| it.token).max().expect("somebody is in line")
+    state.queue.iter().map(|it| it.token).max().expect("somebody is in line")
 }
 
 async fn is_gone(driver: &RedisDriver, claim: &Arc<Claim>) {
@@ -181,7 +181,7 @@ async fn managers_that_are_open_keep_the_token_base_that_older_data_do_not_have(
         let guard = waiting.mutex("a").ttl(ttl).lock().await.unwrap();
         (guard.token().unwrap(), guard, waiting)
     });
-    while holding.inspect(lockkit_core::Space::Lock, "a").await.unwrap().line.len() < 2 {
+    while holding.inspect(lockkit_core::Space::Lock, "a").await.unwrap().queue.len() < 2 {
         tokio::task::yield_now().await;
     }
     older.put_back(&server).await;

@@ -198,20 +198,22 @@ async fn who_waits_behind_a_client_that_may_publish_does_not_poll() {
 async fn a_right_to_publish_that_is_withdrawn_during_a_hold_changes_no_answer() {
     let server = server_with_user(&RIGHTS).await;
     let driver = connect_as_user(&server).await.unwrap();
+    // A client of the same user: the driver's own claims need no message.
+    let waiting = connect_as_user(&server).await.unwrap();
     let [holder, second, third] = [(); 3].map(|()| claim(Mode::Exclusive));
     take(&driver, &holder).await;
-    queue(&driver, &second).await;
-    queue(&driver, &third).await;
+    queue(&waiting, &second).await;
+    queue(&waiting, &third).await;
     ask(&server, &["ACL", "SETUSER", "app", "-publish"]).await;
     let state = driver.inspect(&holder.key).await.unwrap();
-    assert_eq!(state.line.len(), 3);
+    assert_eq!(state.queue.len(), 3);
     assert_eq!(driver.release(&holder).await.unwrap(), Released::Removed);
     // At the latest its own renewal tells it.
-    holds(&driver, &second).await;
+    holds(&waiting, &second).await;
     let begun = Instant::now();
-    assert!(matches!(driver.renew_single(&third).await.unwrap(), Renewal::Waits { ahead: 1 }));
+    assert!(matches!(waiting.renew_single(&third).await.unwrap(), Renewal::Waits { ahead: 1 }));
     assert_eq!(driver.release(&second).await.unwrap(), Released::Removed);
-    granted(&driver, &third).await;
+    granted(&waiting, &third).await;
     assert!(begun.elapsed() < SOON, "its list's last message was refused, and it did not poll");
     assert_eq!(refusals(&server).await, 1, "it was tried once");
     let by = ClientIdentity::of_this_process();
@@ -399,7 +401,7 @@ async fn a_right_that_is_withdrawn_during_a_hold_is_named_and_leaves_nothing_hal
         }
         granted(driver, waiter).await;
         driver.release(waiter).await.unwrap();
-        let left = driver.inspect(&waiter.key).await.unwrap().line;
+        let left = driver.inspect(&waiter.key).await.unwrap().queue;
         assert!(left.iter().all(|it| it.mode == Mode::Shared && it.holds()), "{right}: {left:?}");
     }
 }

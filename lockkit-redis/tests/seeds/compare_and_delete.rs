@@ -69,7 +69,7 @@ async fn waiting(
     let lock = locks.mutex(LOCK);
     let waiting = tokio::spawn(async move { lock.lock().await });
     let look = async || locks.inspect(Space::Lock, LOCK).await;
-    while answered(look).await.unwrap().line.len() < in_line {
+    while answered(look).await.unwrap().queue.len() < in_line {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     waiting

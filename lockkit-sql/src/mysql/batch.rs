@@ -107,6 +107,11 @@ impl<'a> PackedBatch<'a> {
         }
     }
 
+    /// All operations, as text.
+    pub(super) fn every(&self) -> Vec<u8> {
+        self.packed(&(0..self.operations.len()), |_| true)
+    }
+
     fn packed(&self, part: &Range<usize>, is_wanted: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut packed = Vec::new();
         for number in part.clone().filter(|i| is_wanted(*i)) {

@@ -75,10 +75,11 @@ const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeo
     /*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */";
 
 /// What each operation sends; see [`Statement`].
-const STATEMENTS: [(StatementId, &str); 21] = [
+const STATEMENTS: [(StatementId, &str); 22] = [
     (StatementId::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
     (StatementId::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
     (StatementId::Submit, "CALL lockkit_submit(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
+    (StatementId::Pass, "CALL lockkit_pass(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
     (StatementId::Renew, "CALL lockkit_renew(?1)"),
     (StatementId::Poll, include_str!("sql/poll.sql")),
     (StatementId::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
@@ -114,7 +115,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 7;
+    const VERSION: i64 = 8;
     const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
@@ -185,6 +186,9 @@ impl Dialect for MySql {
         let args = match arguments {
             Arguments::Batch([one], client) if id != StatementId::Submit => {
                 return self.single(connection, one, client).await;
+            }
+            Arguments::Batch(both, _) if id == StatementId::Pass => {
+                return self.pass(connection, both).await;
             }
             Arguments::Batch(operations, _) => return self.submit(connection, operations).await,
             Arguments::Claims(claims, _) => {

@@ -7,7 +7,9 @@ use sqlx::mysql::MySqlConnection;
 use super::batch::{self, PackedBatch, is_one_name, left_out};
 use super::statement::{self, texts, wrong_arguments};
 use super::{IDLE, MySql, judge};
-use crate::server::dialect::{Arg, ErrorClass, Operation, OperationKind, Row, StatementId, Value};
+use crate::server::dialect::{
+    Arg, ErrorClass, Operation, OperationKind, Row, StatementId, Value, key_args,
+};
 use crate::waiters::ClaimTag;
 
 impl MySql {
@@ -99,6 +101,32 @@ impl MySql {
             row.0.truncate(columns);
         }
         Ok(rows)
+    }
+
+    /// A release and an acquire of one lock. Where the lock is believed to be uncontended, there is nothing to
+    /// hand over.
+    pub(super) async fn pass(
+        &self,
+        connection: &mut MySqlConnection,
+        both: &[Operation<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [release, acquire] = both else { return Err(wrong_arguments()) };
+        let batch = PackedBatch::new(both, &self.uncontended);
+        let every = batch.every();
+        let mut args = key_args(&acquire.claim.key).to_vec();
+        let [_, capacity, hold_ttl, wait_ttl] = acquire.numbers();
+        args.extend([release.id(), acquire.id()].map(Arg::Bytes));
+        args.extend([capacity, hold_ttl, wait_ttl].map(Arg::Int));
+        args.push(Arg::Bytes(acquire.identity()));
+        args.push(acquire.note().map_or(Arg::Null, Arg::Bytes));
+        args.push(Arg::Bytes(&every));
+        if self.uncontended.has(release) || bytes(&args) > self.packet.part() {
+            return self.submit(connection, both).await;
+        }
+        let answer = self.ask(connection, StatementId::Pass, &args).await?;
+        let rows =
+            answer.first().and_then(|row| batch.rows(row, &(0..both.len()), &self.uncontended));
+        rows.ok_or_else(wrong_arguments)
     }
 
     pub(super) async fn submit(

@@ -20,6 +20,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/procedures/dequeue.sql"),
     include_str!("sql/procedures/release.sql"),
     include_str!("sql/procedures/submit.sql"),
+    include_str!("sql/procedures/pass.sql"),
     include_str!("sql/procedures/renew.sql"),
     include_str!("sql/procedures/amend.sql"),
     include_str!("sql/procedures/break.sql"),
@@ -174,7 +175,7 @@ mod tests {
     fn a_procedure_that_is_there_stays_and_the_version_comes_last() {
         let steps = steps("shop_");
         let procedures: Vec<_> = steps.iter().filter(|step| step.contains(MAKE)).collect();
-        assert_eq!(procedures.len(), 14);
+        assert_eq!(procedures.len(), 15);
         assert!(procedures.iter().all(|step| step.contains(MAKE_IF_MISSING)), "{procedures:?}");
         let last = steps.last().expect("there are steps");
         assert!(last.starts_with("INSERT INTO shop_meta"), "{last}");

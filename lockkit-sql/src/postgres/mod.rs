@@ -59,6 +59,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/acquire.sql"),
     include_str!("sql/release.sql"),
     include_str!("sql/submit.sql"),
+    include_str!("sql/pass.sql"),
     include_str!("sql/renew.sql"),
     include_str!("sql/amend.sql"),
     include_str!("sql/break.sql"),
@@ -79,7 +80,7 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 7;
+    const VERSION: i64 = 8;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
@@ -183,6 +184,7 @@ impl Dialect for Postgres {
                 Ok(rows.iter().map(|row| taken(row, micros(one.claim.hold_ttl))).collect())
             }
             (StatementId::Release, _) => Ok(rows.iter().map(freed).collect()),
+            (StatementId::Pass, _) => Ok(rows.first().map(handed_over).unwrap_or_default()),
             _ => Ok(rows),
         }
     }
@@ -304,10 +306,11 @@ fn judge(error: &sqlx::Error) -> ErrorClass {
 
 /// What each operation calls, and with how many arguments. An operation without a function has a statement of its
 /// own.
-const FUNCTIONS: [(StatementId, &str, usize); 22] = [
+const FUNCTIONS: [(StatementId, &str, usize); 23] = [
     (StatementId::Acquire, "acquire_packed", 12),
-    (StatementId::Release, "release_packed", 4),
+    (StatementId::Release, "release_packed", 5),
     (StatementId::Submit, "submit", 12),
+    (StatementId::Pass, "pass", 11),
     (StatementId::Renew, "renew", 7),
     (StatementId::Poll, "poll", 7),
     (StatementId::Amend, "amend", 6),
@@ -364,7 +367,7 @@ fn statement(
             "SELECT (pg_notify(convert_from($1, 'UTF8'), 'self') IS NOT NULL)::int::bigint"
         }
         StatementId::Standby => "SELECT pg_is_in_recovery()::int::bigint",
-        StatementId::Renew | StatementId::Submit if is_needed => {
+        StatementId::Renew | StatementId::Submit | StatementId::Pass if is_needed => {
             "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }
         _ => "SELECT * FROM {call}",
@@ -388,6 +391,14 @@ fn freed(row: &Row) -> Row {
         Some(_) => Row::released(),
         None => Row(unpacked(row.bytes(1).unwrap_or_default(), 1)),
     }
+}
+
+/// The rows of [`StatementId::Pass`] from the answer of `pass`.
+fn handed_over(row: &Row) -> Vec<Row> {
+    let mut values = unpacked(row.bytes(0).unwrap_or_default(), 6);
+    let acquired = values.split_off(1.min(values.len()));
+    let row = |number, values| Row([vec![Value::Int(number)], values].concat());
+    vec![row(0, values), row(1, acquired)]
 }
 
 /// Numbers of 8 bytes each, and what is behind them.

@@ -13,13 +13,22 @@ use sqlx::postgres::{PgConnection, PgRow, PgValueFormat, PgValueRef};
 use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo, ValueRef};
 
 use crate::rows::{columns, micros};
-use crate::server::dialect::{Arg, Arguments, Operation, Row, StatementId, Value, hex};
+use crate::server::dialect::{Arg, Arguments, Operation, Row, StatementId, Value, hex, key_args};
 
 /// The arguments of a statement: of many operations or claims, a list for each column.
 pub(super) fn arguments<'a>(id: StatementId, arguments: Arguments<'a>) -> Cow<'a, [Arg<'a>]> {
     match arguments {
         Arguments::List(args) => Cow::Borrowed(args),
         Arguments::Batch([one], client) if id != StatementId::Submit => one.single(client).into(),
+        Arguments::Batch([release, acquire], client) if id == StatementId::Pass => {
+            let [_, capacity, hold, wait] = acquire.numbers();
+            let mut args = key_args(&acquire.claim.key).to_vec();
+            args.extend([release.id(), acquire.id()].map(Arg::Bytes));
+            args.extend([capacity, hold, wait].map(Arg::Int));
+            args.extend([client.as_slice(), acquire.identity()].map(Arg::Bytes));
+            args.push(acquire.note().map_or(Arg::Null, Arg::Bytes));
+            args.into()
+        }
         Arguments::Batch(operations, client) => {
             let claims: Vec<_> = operations.iter().map(|one| &**one.claim).collect();
             let number =

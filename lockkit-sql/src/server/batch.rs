@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{
     Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimEnd, Patience, Released, Renewal,
     backoff, locked,
@@ -19,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::SqlServerInner;
 use super::dialect::{Arguments, Dialect, Operation, OperationKind, Row, StatementId, Value};
-use super::driver::{count, grant, unexpected, wake_holders};
+use super::driver::{count, grant, unexpected};
 use super::request::Answer;
 use crate::rows::{columns, from_micros};
 
@@ -28,9 +29,17 @@ const BLOCKED_PAUSE: Duration = Duration::from_secs(1);
 /// The outcome of an operation that was left out.
 pub(crate) const LEFT_OUT: i64 = 9;
 
-/// The row of an operation, and how many attempts before it got no answer. Its outcome may be
-/// [`LEFT_OUT`].
-type OperationAnswer = Result<(Row, u32), BatchError>;
+/// The row of an operation. Its outcome may be [`LEFT_OUT`].
+#[derive(Clone)]
+struct AnsweredOperation {
+    row: Row,
+    /// How many attempts before this one got no answer.
+    ambiguous: u32,
+    /// When the attempt was sent that was answered.
+    sent: Moment,
+}
+
+type OperationAnswer = Result<AnsweredOperation, BatchError>;
 
 impl<D: Dialect> SqlServerInner<D> {
     pub(super) async fn submit(
@@ -59,9 +68,10 @@ impl<D: Dialect> SqlServerInner<D> {
         self.sweep_in_passing(operations.len() as u64);
         let mut answers = answers.into_iter();
         let releases = answers.by_ref().take(batch.releases.len());
-        let released = releases.map(|answer| outcome::<D, _>(answer, released::<D>)).collect();
+        let released = releases.map(|answer| self.outcome(batch, answer, released::<D>)).collect();
         let acquired = batch.acquires.iter().zip(answers);
-        let acquired = acquired.map(|(acquire, answer)| self.acquired(&acquire.claim, answer));
+        let acquired =
+            acquired.map(|(acquire, answer)| self.acquired(batch, &acquire.claim, answer));
         Ok(BatchOutcome { released, acquired: acquired.collect() })
     }
 
@@ -75,12 +85,19 @@ impl<D: Dialect> SqlServerInner<D> {
         order.sort_by_key(|at| columns(&operations[*at].claim.key));
         let sorted: Vec<_> = order.iter().map(|at| operations[*at].clone()).collect();
         let batch = Arguments::Batch(&sorted, &self.client);
-        let Answer { rows, ambiguous } = match self.request(StatementId::Submit, batch).await {
+        // It may wait for the row of its queue, which other processes change as well.
+        let may_wait =
+            Operation::hands_over(&sorted).then(|| self.may_wait.try_acquire().ok()).flatten();
+        let id = if may_wait.is_some() { StatementId::Pass } else { StatementId::Submit };
+        let Answer { rows, ambiguous, sent } = match self.request(id, batch).await {
             // More than rows is locked, as by a transaction that reads a range to change it: each
             // operation finds out by itself whether it is concerned.
             Err(error) if error.would_block => {
                 *locked(&self.blocked_at) = Some(Instant::now());
-                let left_out = || Ok((Row(vec![Value::Int(LEFT_OUT)]), error.ambiguous));
+                let row = Row(vec![Value::Int(LEFT_OUT)]);
+                let sent = SteadyClock.now();
+                let left_out =
+                    || Ok(AnsweredOperation { row: row.clone(), ambiguous: error.ambiguous, sent });
                 return Ok(operations.iter().map(|_| left_out()).collect());
             }
             answer => answer?,
@@ -94,7 +111,7 @@ impl<D: Dialect> SqlServerInner<D> {
             };
             let at = at.ok_or_else(wrong)?;
             values.remove(0);
-            answers[*at] = Some(Ok((Row(values), ambiguous)));
+            answers[*at] = Some(Ok(AnsweredOperation { row: Row(values), ambiguous, sent }));
         }
         answers.into_iter().map(|answer| answer.ok_or_else(wrong)).collect()
     }
@@ -171,7 +188,8 @@ impl<D: Dialect> SqlServerInner<D> {
                 let answer = answer?;
                 let row = answer.row::<D>();
                 let wrong = |error| BatchError::unknown(error).after(answer.ambiguous);
-                Ok((row.map_err(wrong)?.clone(), answer.ambiguous))
+                let row = row.map_err(wrong)?.clone();
+                Ok(AnsweredOperation { row, ambiguous: answer.ambiguous, sent: answer.sent })
             }
         }
     }
@@ -181,7 +199,8 @@ impl<D: Dialect> SqlServerInner<D> {
         let polled = self.claim_states(StatementId::Poll, std::slice::from_ref(claim)).await;
         match polled.map_err(|error| refusal_or(&refusal, error))?.0.first() {
             Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
-                Ok((Row(vec![Value::Int(2), Value::Null]), refusal.ambiguous))
+                let row = Row(vec![Value::Int(2), Value::Null]);
+                Ok(AnsweredOperation { row, ambiguous: refusal.ambiguous, sent: SteadyClock.now() })
             }
             _ => Err(refusal),
         }
@@ -189,14 +208,32 @@ impl<D: Dialect> SqlServerInner<D> {
 
     fn acquired(
         &self,
+        batch: Batch<'_>,
         claim: &Claim,
         answer: OperationAnswer,
     ) -> Result<Attempted<Acquisition>, BatchError> {
-        let lease = answer.as_ref().ok().and_then(|(row, _)| row.int(4)).map(from_micros);
-        let outcome = outcome::<D, _>(answer, |row| acquisition::<D>(claim, row));
+        let lease = answer.as_ref().ok().and_then(|it| it.row.int(4)).map(from_micros);
+        let outcome = self.outcome(batch, answer, |row| acquisition::<D>(claim, row));
         let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
         self.waiters.claims.acquired(&claim.id, result, lease);
         outcome
+    }
+
+    /// Reads the row of one operation, and reports the claims that it made holders.
+    fn outcome<T>(
+        &self,
+        batch: Batch<'_>,
+        answer: OperationAnswer,
+        read: impl FnOnce(&Row) -> Result<T, BatchError>,
+    ) -> Result<Attempted<T>, BatchError> {
+        let AnsweredOperation { row, ambiguous, sent } = answer?;
+        let woken = row.0.len().saturating_sub(1);
+        self.report_holders(row.bytes(woken).unwrap_or_default(), sent, batch.releases);
+        if row.int(0) == Some(LEFT_OUT) {
+            return Err(BatchError::would_block(D::BACKEND).after(ambiguous));
+        }
+        let result = read(&row).map_err(|error| error.after(ambiguous))?;
+        Ok(Attempted::after(ambiguous, result))
     }
 }
 
@@ -209,7 +246,7 @@ fn refusal_or(refusal: &BatchError, error: Error) -> BatchError {
 /// server has failed.
 fn after(answer: OperationAnswer, attempts: u32) -> OperationAnswer {
     match answer {
-        Ok((row, ambiguous)) => Ok((row, ambiguous + attempts)),
+        Ok(it) => Ok(AnsweredOperation { ambiguous: it.ambiguous + attempts, ..it }),
         Err(mut error) => {
             error.would_block = false;
             Err(error.after(attempts))
@@ -218,21 +255,7 @@ fn after(answer: OperationAnswer, attempts: u32) -> OperationAnswer {
 }
 
 fn is_left_out(answer: &OperationAnswer) -> bool {
-    matches!(answer, Ok((row, _)) if row.int(0) == Some(LEFT_OUT))
-}
-
-/// Reads the row of one operation, and wakes the claims that it made holders.
-fn outcome<D: Dialect, T>(
-    answer: OperationAnswer,
-    read: impl FnOnce(&Row) -> Result<T, BatchError>,
-) -> Result<Attempted<T>, BatchError> {
-    let (row, ambiguous) = answer?;
-    wake_holders(&row, row.0.len().saturating_sub(1));
-    if row.int(0) == Some(LEFT_OUT) {
-        return Err(BatchError::would_block(D::BACKEND).after(ambiguous));
-    }
-    let result = read(&row).map_err(|error| error.after(ambiguous))?;
-    Ok(Attempted::after(ambiguous, result))
+    matches!(answer, Ok(it) if it.row.int(0) == Some(LEFT_OUT))
 }
 
 fn released<D: Dialect>(row: &Row) -> Result<Released, BatchError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Claim, Error, Key, Result};
+use lockkit_core::{Capabilities, Claim, Error, Key, Mode, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
@@ -142,10 +142,10 @@ pub enum StatementId {
     /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
     /// use), `n?` ttl, `n?` how many are ahead, `n?` look again after, `b?` woken.
     ///
-    /// Everywhere, *woken* is the last column, the tags of the claims that the verb made holders, 8 bytes each: the
-    /// first half of SHA-256 of the id, cut again in half.
+    /// Everywhere, *woken* is the last column, the claims that the verb made holders, 16 bytes each: the tag,
+    /// which is the first half of SHA-256 of the id, cut again in half; and the token.
     Acquire,
-    /// Key, `b` id. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
+    /// Key, `b` id, `b` client. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
     Release,
     /// Many operations: [`Arguments::Batch`].
     ///
@@ -153,6 +153,9 @@ pub enum StatementId {
     /// waits for another transaction: an operation whose queue is locked by one has the outcome 9, *left
     /// out*, and nothing was done. Every operation of that key after it is left out too.
     Submit,
+    /// A release and an acquire of one lock, both exclusive: [`Arguments::Batch`]. Rows as of `Submit`, the
+    /// second with all new holders. May wait for the row of the queue.
+    Pass,
     /// [`Arguments::Claims`]. A row a claim, in any order: `n` index from 0,
     /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
     /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
@@ -219,6 +222,7 @@ impl StatementId {
             Self::Acquire
                 | Self::Release
                 | Self::Submit
+                | Self::Pass
                 | Self::Renew
                 | Self::Amend
                 | Self::Break
@@ -269,6 +273,21 @@ impl<'a> Operation<'a> {
         Self { claim, kind, identity }
     }
 
+    /// Whether these are a release and an acquire that waits, of one lock, both exclusive.
+    pub(crate) fn hands_over(operations: &[Self]) -> bool {
+        let is_exclusive = |one: &Self| one.claim.mode == Mode::Exclusive;
+        match operations {
+            [release, acquire] => {
+                let kinds = (release.kind, acquire.kind);
+                kinds == (OperationKind::Release, OperationKind::Acquire)
+                    && release.claim.key == acquire.claim.key
+                    && is_exclusive(release)
+                    && is_exclusive(acquire)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn id(&self) -> &'a [u8] {
         self.claim.id.as_bytes()
     }
@@ -296,6 +315,8 @@ impl<'a> Operation<'a> {
             args.extend([Arg::Bytes(client), Arg::Bytes(self.identity())]);
             args.push(self.note().map_or(Arg::Null, Arg::Bytes));
             args.push(Arg::Int((self.kind == OperationKind::Try).into()));
+        } else {
+            args.push(Arg::Bytes(client));
         }
         args
     }

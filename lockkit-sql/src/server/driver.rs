@@ -15,7 +15,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Resu
 use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
 use super::{ServerDriver, SqlServerInner};
 use crate::rows::{break_record, check_raise, columns, from_micros, micros, token_of};
-use crate::waiters::{PolledState, WaiterRegistry};
+use crate::waiters::PolledState;
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
 const KEEP_BREAKS: Duration = Duration::from_secs(600);
@@ -43,7 +43,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             return self.granted(claim).await.map(drop);
         }
         let claims = &self.inner.waiters.claims;
-        claims.attend(&self.inner);
+        claims.start_polling(&self.inner);
         claims.notified(claim).await;
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         ];
         let answer = self.inner.call(StatementId::Break, &args).await?;
         let row = answer.row::<D>()?;
-        wake_holders(row, 1);
+        self.inner.report_holders(row.bytes(1).unwrap_or_default(), answer.sent, &[]);
         Ok(row.int(0) == Some(1))
     }
 
@@ -142,7 +142,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let args = [namespace, space, name, Arg::Int(always), Arg::Int(limit.into())];
         let answer = self.inner.call(StatementId::Resize, &args).await?;
         let row = answer.row::<D>()?;
-        wake_holders(row, 1);
+        self.inner.report_holders(row.bytes(1).unwrap_or_default(), answer.sent, &[]);
         let limit = row.int(0).and_then(|limit| limit.try_into().ok());
         limit.ok_or_else(unexpected::<D>)
     }
@@ -204,7 +204,7 @@ impl<D: Dialect> SqlServerInner<D> {
         let mut answers = vec![gone; claims.len()];
         let (mut told, mut evidence) = (0, None);
         for row in &answer.rows {
-            wake_holders(row, 7);
+            self.report_holders(row.bytes(7).unwrap_or_default(), answer.sent, &[]);
             let n = row.int(0).and_then(|n| usize::try_from(n).ok());
             let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
             answers[*at] = renewal::<D>(row)?;
@@ -223,7 +223,7 @@ impl<D: Dialect> SqlServerInner<D> {
         let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
         let answer = self.call(StatementId::Amend, &args).await?;
         let row = answer.row::<D>()?;
-        wake_holders(row, 7);
+        self.report_holders(row.bytes(7).unwrap_or_default(), answer.sent, &[]);
         Ok(renewal::<D>(row)?.0)
     }
 }
@@ -251,11 +251,6 @@ fn evidence_of(row: &Row) -> Option<Evidence> {
         Some(position) => evidence.with_position(position),
         None => evidence,
     })
-}
-
-/// Wakes the claims that an operation made holders, as this column says.
-pub(super) fn wake_holders(row: &Row, column: usize) {
-    WaiterRegistry::wake(row.bytes(column).unwrap_or_default().as_chunks().0);
 }
 
 /// Token and ttl from this column on. A grant counts from the last request that core sent.

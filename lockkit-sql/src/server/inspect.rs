@@ -57,7 +57,7 @@ impl<D: Dialect> SqlServerInner<D> {
                 states.push(LockState::new(key, Vec::new(), break_record(row.bytes(13))));
             }
             if let Some(state) = states.last_mut() {
-                state.line.push(claim);
+                state.queue.push(claim);
             }
         }
         let next =

@@ -4,9 +4,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::clock::{Clock, SteadyClock};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
-use lockkit_core::waiting::{Attendant, Waiters};
+use lockkit_core::waiting::{PolledDriver, Waiters};
 use lockkit_core::{Claim, Error, Result, Token};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ pub(super) fn tag(id: &ClaimId) -> ClaimTag {
     std::array::from_fn(|i| hash[i])
 }
 
-impl<D: Dialect> Attendant for SqlServerInner<D> {
+impl<D: Dialect> PolledDriver for SqlServerInner<D> {
     type Name = ClaimTag;
 
     fn waiting(&self) -> &Waiters<ClaimTag> {
@@ -30,7 +30,7 @@ impl<D: Dialect> Attendant for SqlServerInner<D> {
     }
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<PolledState>> {
-        let answers = match self.waiters.claims.is_told() {
+        let answers = match self.waiters.claims.gets_notifications() {
             // It is only asked when a lease ends: the queue has to move on.
             true => self.renew_waiting(claims).await,
             false => self.poll(claims).await,
@@ -56,8 +56,8 @@ impl<D: Dialect> Attendant for SqlServerInner<D> {
         let hear = |message: Option<&str>| match message {
             Some(message) => on_message(&waiters, message),
             None => {
-                waiters.claims.is_listening();
-                waiters.registers.ring(None);
+                waiters.claims.listening_started();
+                waiters.registers.notify(None);
             }
         };
         Ok(D::listen(&options, &channel, &hear, &commands).await?)
@@ -99,6 +99,26 @@ impl<D: Dialect> SqlServerInner<D> {
         Ok(answers)
     }
 
+    /// The claims that the execution of a request made holders, as its column *woken* names them; sent at this
+    /// moment. Those that wait through this driver hold from then on, others of this process are asked about.
+    /// Those that the request took out as well (`released`) are not reported.
+    pub(super) fn report_holders(&self, woken: &[u8], sent: Moment, released: &[Arc<Claim>]) {
+        let (holders, _) = woken.as_chunks::<16>();
+        let mut tags = Vec::with_capacity(holders.len());
+        for holder in holders {
+            let ([named, token], _) = holder.as_chunks::<8>() else { continue };
+            if released.iter().any(|claim| tag(&claim.id) == *named) {
+                continue;
+            }
+            tags.push(*named);
+            if let Some(token) = Token::new(u64::from_be_bytes(*token)) {
+                let start = LeaseStart::Sent(sent);
+                self.waiters.claims.granted(named, |claim| granted(claim, token, start));
+            }
+        }
+        self.waiters.wake_others(&tags);
+    }
+
     /// Renews, which prunes and promotes.
     async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
         let sent = SteadyClock.now();
@@ -113,13 +133,16 @@ fn on_message(waiters: &WaiterRegistry, message: &str) {
     let mut words = message.split(' ');
     let kind = words.next();
     if kind == Some("r") {
-        return waiters.registers.ring(None);
+        return waiters.registers.notify(None);
     }
     let Some(tag) = words.next().and_then(read_tag) else { return };
     let token = words.next().and_then(|token| token.parse().ok()).and_then(Token::new);
     match token {
-        Some(token) if kind == Some("g") => waiters.claims.granted(&tag, |c| granted(c, token)),
-        _ => waiters.claims.ring(&tag),
+        Some(token) if kind == Some("g") => {
+            let start = LeaseStart::LastAnswered;
+            waiters.claims.granted(&tag, |claim| granted(claim, token, start));
+        }
+        _ => waiters.claims.ask_now(&tag),
     }
 }
 
@@ -128,13 +151,13 @@ fn read_tag(hex: &str) -> Option<ClaimTag> {
     Some(tag.to_be_bytes())
 }
 
-/// The lease of a claim that another client made a holder counts from the last request of its owner
-/// that was answered: the database counts it from later.
-fn granted(claim: &Claim, token: Token) -> Grant {
+/// The grant of a claim that another operation made a holder. Where another client sent that, its lease counts
+/// from the last request of its owner that was answered: the database counts it from later.
+fn granted(claim: &Claim, token: Token, start: LeaseStart) -> Grant {
     Grant {
         token,
         ttl: Duration::from_micros(micros(claim.hold_ttl) as u64),
-        start: LeaseStart::LastAnswered,
+        start,
         margin: Duration::ZERO,
     }
 }

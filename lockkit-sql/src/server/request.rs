@@ -1,22 +1,27 @@
 //! One operation, asked of the database: within its time, and again where that is harmless. What an error
 //! means is the dialect's to say.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{BatchError, Writes};
-use lockkit_core::{Error, Result};
+use lockkit_core::waiting::Waiters;
+use lockkit_core::{Claim, Error, Result};
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
 use super::SqlServerInner;
-use super::dialect::{Arg, Arguments, Dialect, ErrorClass, Row, StatementId};
+use super::dialect::{Arg, Arguments, Dialect, ErrorClass, Operation, Row, StatementId};
 use super::pool::PooledConnection;
+use crate::waiters::ClaimTag;
 
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
 pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
     pub(crate) ambiguous: u32,
+    /// When the attempt was sent that was answered.
+    pub(crate) sent: Moment,
 }
 
 impl Answer {
@@ -32,6 +37,45 @@ struct RequestError {
     error: sqlx::Error,
     /// What a server is that takes no writes.
     role: &'static str,
+}
+
+/// An attempt to submit, until it is answered. The claims of this driver that it makes holders are not
+/// notified, as its answer names them: without an answer they are asked about.
+struct Unanswered<'a> {
+    waiters: &'a Waiters<ClaimTag>,
+    operations: &'a [Operation<'a>],
+}
+
+impl<'a> Unanswered<'a> {
+    fn new(
+        waiters: &'a Waiters<ClaimTag>,
+        id: StatementId,
+        arguments: Arguments<'a>,
+    ) -> Option<Self> {
+        match (id, arguments) {
+            (
+                StatementId::Acquire
+                | StatementId::Release
+                | StatementId::Submit
+                | StatementId::Pass,
+                Arguments::Batch(operations, _),
+            ) => Some(Self { waiters, operations }),
+            _ => None,
+        }
+    }
+
+    fn answered(mut self) {
+        self.operations = &[];
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let is_of = |claim: &Claim| self.operations.iter().any(|one| one.claim.key == claim.key);
+        if !self.operations.is_empty() {
+            self.waiters.ask_about_those(is_of);
+        }
+    }
 }
 
 /// What became of the attempts so far.
@@ -59,6 +103,11 @@ fn is_certain(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_) | sqlx::Error::Configuration(_))
 }
 
+/// Whether a request that failed so may have been carried out, or part of it.
+fn is_lost(class: ErrorClass, error: &sqlx::Error) -> bool {
+    matches!(class, ErrorClass::ConnectionLost | ErrorClass::InParts) || !is_certain(error)
+}
+
 impl<D: Dialect> SqlServerInner<D> {
     pub(crate) async fn call(
         &self,
@@ -84,20 +133,24 @@ impl<D: Dialect> SqlServerInner<D> {
         for attempt in 0_u32.. {
             let is_repeated = tries.ambiguous > 0 && !again.is_empty();
             let arguments = if is_repeated { Arguments::List(&again) } else { arguments };
-            let sent = AtomicBool::new(false);
+            let sent = OnceLock::new();
             let answer = timeout_at(until, self.ask(id, arguments, &sent)).await;
             let sent = sent.into_inner();
             let RequestError { error, role } = match answer {
-                Ok(Ok(rows)) => {
+                Ok(Ok((rows, sent_at))) => {
                     if id.writes() {
                         self.writes.done();
                     }
-                    return Ok(Answer { rows, ambiguous: tries.ambiguous });
+                    // An attempt without an answer may have acted after its claims were asked about.
+                    if tries.ambiguous > 0 {
+                        drop(Unanswered::new(&self.waiters.claims, id, arguments));
+                    }
+                    return Ok(Answer { rows, ambiguous: tries.ambiguous, sent: sent_at });
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => {
                     let late = BatchError::refused(self.late(last));
-                    return Err(late.after(tries.ambiguous + u32::from(sent)));
+                    return Err(late.after(tries.ambiguous + u32::from(sent.is_some())));
                 }
             };
             let failed = |error| BatchError::refused(error).after(tries.ambiguous);
@@ -106,7 +159,10 @@ impl<D: Dialect> SqlServerInner<D> {
                 ErrorClass::Blocked
                     if matches!(
                         id,
-                        StatementId::Acquire | StatementId::Release | StatementId::Submit
+                        StatementId::Acquire
+                            | StatementId::Release
+                            | StatementId::Submit
+                            | StatementId::Pass
                     ) =>
                 {
                     let mut blocked = failed(Error::retryable(D::BACKEND, error));
@@ -116,7 +172,8 @@ impl<D: Dialect> SqlServerInner<D> {
                 ErrorClass::Again | ErrorClass::Blocked => {}
                 class @ (ErrorClass::ConnectionLost | ErrorClass::Closed) => {
                     self.forget_connections();
-                    tries.ambiguous += u32::from(sent && class == ErrorClass::ConnectionLost);
+                    tries.ambiguous +=
+                        u32::from(sent.is_some() && class == ErrorClass::ConnectionLost);
                     // A server that is down is core's to wait for.
                     if tries.lost {
                         let error = BatchError::refused(Error::retryable(D::BACKEND, error));
@@ -127,7 +184,7 @@ impl<D: Dialect> SqlServerInner<D> {
                     continue;
                 }
                 ErrorClass::InParts => {
-                    tries.ambiguous += u32::from(sent);
+                    tries.ambiguous += u32::from(sent.is_some());
                     last = Some(error);
                     continue;
                 }
@@ -155,7 +212,7 @@ impl<D: Dialect> SqlServerInner<D> {
                 | ErrorClass::Never
                 | ErrorClass::TooLarge
                 | ErrorClass::NoTables) => {
-                    let unanswered = u32::from(sent && !is_certain(&error));
+                    let unanswered = u32::from(sent.is_some() && !is_certain(&error));
                     return Err(failed(class.into_error(D::BACKEND, error)).after(unanswered));
                 }
             }
@@ -166,13 +223,13 @@ impl<D: Dialect> SqlServerInner<D> {
         Err(BatchError::refused(self.late(last)).after(tries.ambiguous))
     }
 
-    /// One attempt; `sent` says whether the request may have left when this is dropped or fails.
+    /// One attempt; `sent` says when, if the request may have left when this is dropped or fails.
     async fn ask(
         &self,
         id: StatementId,
         arguments: Arguments<'_>,
-        sent: &AtomicBool,
-    ) -> Result<Vec<Row>, RequestError> {
+        sent: &OnceLock<Moment>,
+    ) -> Result<(Vec<Row>, Moment), RequestError> {
         // One connection is always left for renewals.
         let _place = match id {
             StatementId::Renew => None,
@@ -180,8 +237,15 @@ impl<D: Dialect> SqlServerInner<D> {
         };
         let lease = self.connections.get(&self.dialect).await;
         let mut lease = lease.map_err(|error| RequestError { error, role: "" })?;
-        sent.store(true, Ordering::Relaxed);
+        let sent = *sent.get_or_init(|| SteadyClock.now());
+        let unanswered = Unanswered::new(&self.waiters.claims, id, arguments);
         let answer = self.dialect.run(lease.connection(), id, arguments).await;
+        let is_lost = |error| is_lost(self.dialect.class(error), error);
+        if !answer.as_ref().is_err_and(is_lost)
+            && let Some(unanswered) = unanswered
+        {
+            unanswered.answered();
+        }
         let mut role = "";
         match &answer {
             Err(error) if self.closes(error) => {
@@ -191,7 +255,7 @@ impl<D: Dialect> SqlServerInner<D> {
             }
             _ => lease.put_back(),
         }
-        answer.map_err(|error| RequestError { error, role })
+        answer.map(|rows| (rows, sent)).map_err(|error| RequestError { error, role })
     }
 
     /// Which kind of server takes no writes.

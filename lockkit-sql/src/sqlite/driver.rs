@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkit_core::claim_list::OperationResult;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquire, Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode,
     ClaimEnd, ClaimId, Grant, LockDriver, Registers, Released, Renewal, SetLimit,
 };
-use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Result, Space, Token,
@@ -95,7 +95,7 @@ impl LockDriver for SqliteDriver {
         let (key, record) = (key.clone(), record.to_json());
         let break_it = move |transaction: &mut Transaction<'_>| {
             let (answer, _) = transaction.step(&key, &Operation::Break(token, force))?;
-            let Answer::Broke(broke) = answer else {
+            let OperationResult::BrokenClaims(broke) = answer else {
                 return Err(unexpected(&answer));
             };
             let (namespace, space, name) = columns(&key);
@@ -228,7 +228,7 @@ fn outlives(claim: &Claim) -> bool {
 
 fn release(transaction: &mut Transaction<'_>, claim: &Claim) -> Result<Released, TransactionError> {
     match transaction.step(&claim.key, &Operation::Release(claim))?.0 {
-        Answer::Released(released) => Ok(released),
+        OperationResult::Released(released) => Ok(released),
         other => Err(unexpected(&other)),
     }
 }
@@ -247,7 +247,7 @@ fn acquire(transaction: &mut Transaction<'_>, one: &Acquire) -> Result<Acquired,
     let acquire = Operation::Acquire { claim, with, patience: *patience, given };
     let (answer, NextPoll { ahead, lease }) = transaction.step(&claim.key, &acquire)?;
     let broken = match answer {
-        Answer::Broken => broken(transaction, &claim.id)?,
+        OperationResult::Broken => broken(transaction, &claim.id)?,
         _ => None,
     };
     Ok((answer.acquisition(claim, ahead, || Ok(broken)), lease))
@@ -260,7 +260,7 @@ fn resize(
 ) -> Result<u32, TransactionError> {
     let given = transaction.given(key)?;
     let limit = match transaction.step(key, &Operation::Resize { limit, given })? {
-        (Answer::Limit(limit), _) => limit,
+        (OperationResult::Limit(limit), _) => limit,
         (other, _) => return Err(unexpected(&other)),
     };
     if given != Some(limit) {
@@ -281,6 +281,6 @@ fn broken(transaction: &Transaction<'_>, id: &ClaimId) -> rusqlite::Result<Optio
     Ok(break_record(record))
 }
 
-fn unexpected(answer: &Answer) -> TransactionError {
+fn unexpected(answer: &OperationResult) -> TransactionError {
     Error::permanent(BACKEND, format!("{answer:?} is no answer to this step")).into()
 }

@@ -3,7 +3,7 @@
 //! all do where a whole file is taken over.
 
 use lockkit_core::driver::RegisterKey;
-use lockkit_core::{Key, line};
+use lockkit_core::{Key, claim_list};
 use rusqlite::params;
 
 use super::transaction::{Transaction, moment, stored};
@@ -19,8 +19,8 @@ impl Transaction<'_> {
     pub(super) fn adopted<W>(
         &self,
         key: &Key,
-        mut entries: Vec<line::Entry<W>>,
-    ) -> rusqlite::Result<Vec<line::Entry<W>>> {
+        mut entries: Vec<claim_list::Entry<W>>,
+    ) -> rusqlite::Result<Vec<claim_list::Entry<W>>> {
         let (namespace, space, name) = columns(key);
         for entry in &mut entries {
             if self.adopt(entry) && self.writes {
@@ -39,7 +39,7 @@ impl Transaction<'_> {
     ///
     /// An end that lies ahead by more than the TTL does not suffice: a claim that was renewed for less than
     /// before keeps its end.
-    fn adopt<W>(&self, entry: &mut line::Entry<W>) -> bool {
+    fn adopt<W>(&self, entry: &mut claim_list::Entry<W>) -> bool {
         let now = moment(self.now());
         let end = now.after(if entry.holds() { entry.hold_ttl } else { entry.wait_ttl });
         let foreign = stored(entry.asked_at) > self.now() + STALE && entry.expires > end;

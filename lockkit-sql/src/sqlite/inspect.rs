@@ -9,17 +9,16 @@ use lockkit_core::{ClientIdentity, Key, Name, Namespace};
 use rusqlite::params;
 
 use super::connection::TransactionError;
-use super::transaction::{Line, Transaction, key_of, moment, unsigned};
+use super::transaction::{ClaimList, Transaction, key_of, moment, unsigned};
 use crate::rows::{behind, break_record, columns, space_number, token_of};
 
 impl Transaction<'_> {
     /// A queue as it is.
     pub(super) fn inspect(&self, key: &Key) -> rusqlite::Result<LockState> {
         let (entries, _) = self.load_after(key, -1, i32::MAX as usize)?;
-        let line = Line::window(entries, None, self.given(key)?);
-        let standings = line.standings(moment(self.now()), |who| {
-            (ClientIdentity::from_json(&who.0), who.1.clone())
-        });
+        let line = ClaimList::window(entries, None, self.given(key)?);
+        let standings = line
+            .states(moment(self.now()), |who| (ClientIdentity::from_json(&who.0), who.1.clone()));
         let text = "SELECT record FROM lockkit_breaks
             WHERE namespace = ?1 AND space = ?2 AND name = ?3 ORDER BY n DESC LIMIT 1";
         let last: Option<String> = self.any(text, columns(key), |row| row.get(0))?;

@@ -58,7 +58,7 @@ const CAPABILITIES: Capabilities = {
     c.faults = &[
         (Fault::ConnectionCut, Guarantee::Impossible),
         (Fault::Partition, Guarantee::Impossible),
-        (Fault::ServerStandsStill, Guarantee::Impossible),
+        (Fault::ServerPaused, Guarantee::Impossible),
         (Fault::DataLost, Guarantee::Tokens),
         (Fault::OlderDataRestored, Guarantee::Tokens),
         (Fault::Failover, Guarantee::Impossible),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::waiting::{Attendant, Waiters};
+use lockkit_core::waiting::{PolledDriver, Waiters};
 use lockkit_core::{Claim, Result};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::waiters::{ClaimTag, PolledState, since};
 /// and what the machine adds: 50 ms are promised.
 const TICK: Duration = Duration::from_millis(15);
 
-impl Attendant for SqliteInner {
+impl PolledDriver for SqliteInner {
     type Name = ClaimTag;
 
     fn waiting(&self) -> &Waiters<ClaimTag> {
@@ -39,19 +39,19 @@ impl Attendant for SqliteInner {
         let Some(waiters) = driver.upgrade().map(|inner| inner.waiters.clone()) else {
             return Ok(());
         };
-        waiters.claims.is_listening();
+        waiters.claims.listening_started();
         let mut seen = -1;
         loop {
-            waiters.claims.somebody().await;
+            waiters.claims.once_any().await;
             let Some(inner) = driver.upgrade() else { return Ok(()) };
             let begun = Instant::now();
             match inner.reader.call(false, move |transaction| Ok(transaction.changes(seen)?)).await
             {
                 Ok(changes) => {
                     seen = changes.last;
-                    changes.fronts.iter().for_each(|name| waiters.claims.ring(name));
+                    changes.fronts.iter().for_each(|name| waiters.claims.ask_now(name));
                     if changes.missed {
-                        waiters.claims.ring_all();
+                        waiters.claims.ask_about_all();
                     }
                 }
                 Err(error) => tracing::debug!(%error, "reading changes failed; reading again"),

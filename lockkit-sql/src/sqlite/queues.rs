@@ -1,18 +1,18 @@
 //! The queues of a transaction: loads them, applies operations to them, and writes what changed. The rule
-//! is [`lockkit_core::line`]'s; here are rows in and rows out.
+//! is [`lockkit_core::claim_list`]'s; here are rows in and rows out.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::claim_list::{AppliedOperation, ApplyError, ChangeKind, OperationResult, Tokens};
 use lockkit_core::driver::ClaimId;
-use lockkit_core::line::{Answer, Applied, Stop, Tokens, What};
 use lockkit_core::{Key, Space};
 use rusqlite::{Row, params};
 
 use super::connection::TransactionError;
 use super::tokens::used_up;
 use super::transaction::{
-    CachedQueue, Entry, Line, Operation, Transaction, moment, stored, tag, unsigned,
+    CachedQueue, ClaimList, Entry, Operation, Transaction, moment, stored, tag, unsigned,
 };
 use crate::rows::{columns, duration, mode_of, nanos, token_of};
 
@@ -35,7 +35,7 @@ impl Transaction<'_> {
         &mut self,
         key: &Key,
         step: &Operation<'_>,
-    ) -> Result<(Answer, NextPoll), TransactionError> {
+    ) -> Result<(OperationResult, NextPoll), TransactionError> {
         self.steps += 1;
         // Out of the map while it is worked on: a failure ends the transaction, and what is known.
         let (key, mut queue) = match self.cache.lists.remove_entry(key) {
@@ -45,18 +45,20 @@ impl Transaction<'_> {
         self.load_named(&key, step, &mut queue)?;
         let mut applied = self.apply(&key, step, &mut queue)?;
         while applied.more {
-            let Applied { changes, more, .. } = self.apply(&key, &Operation::Look, &mut queue)?;
+            let AppliedOperation { changes, more, .. } =
+                self.apply(&key, &Operation::Advance, &mut queue)?;
             applied.changes.extend(changes);
             applied.more = more;
         }
         self.write(&key, &applied, &mut queue)?;
-        let is_news = |what| matches!(what, What::Began | What::Broken | What::Left);
-        let changes = applied.changes.iter().any(|change| is_news(change.what));
-        if !queue.line.is_empty() && (changes || matches!(step, Operation::Shorten(..))) {
+        let is_news =
+            |what| matches!(what, ChangeKind::Promoted | ChangeKind::Broken | ChangeKind::Removed);
+        let changes = applied.changes.iter().any(|change| is_news(change.kind));
+        if !queue.queue.is_empty() && (changes || matches!(step, Operation::Shorten(..))) {
             self.notify_others(&key)?;
         }
         let wait = match applied.answer {
-            Answer::Waits(place) => self.wait(&key, &mut queue, place)?,
+            OperationResult::Waits(place) => self.wait(&key, &mut queue, place)?,
             _ => NextPoll::default(),
         };
         self.cache.lists.insert(key, queue);
@@ -64,7 +66,7 @@ impl Transaction<'_> {
     }
 
     fn wait(&self, key: &Key, queue: &mut CachedQueue, place: u64) -> rusqlite::Result<NextPoll> {
-        let line = &queue.line;
+        let line = &queue.queue;
         if line.known_to().is_some() && queue.places.is_empty() {
             let (namespace, space, name) = columns(key);
             let text = "SELECT place FROM lockkit_claims
@@ -118,11 +120,11 @@ impl Transaction<'_> {
         key: &Key,
         step: &Operation<'_>,
         queue: &mut CachedQueue,
-    ) -> Result<Applied, TransactionError> {
+    ) -> Result<AppliedOperation, TransactionError> {
         let last = unsigned(self.last_number()).max(queue.last_row);
         loop {
             let mut tokens = Tokens::above(last);
-            match queue.line.apply(step, moment(self.now), &mut tokens) {
+            match queue.queue.apply(step, moment(self.now), &mut tokens) {
                 Ok(applied) => {
                     if applied.more {
                         self.load_more(key, queue)?;
@@ -133,8 +135,8 @@ impl Transaction<'_> {
                     }
                     return Ok(applied);
                 }
-                Err(Stop::NeedMore) => self.load_more(key, queue)?,
-                Err(Stop::TokensUsedUp) => return Err(used_up().into()),
+                Err(ApplyError::NeedMore) => self.load_more(key, queue)?,
+                Err(ApplyError::TokensUsedUp) => return Err(used_up().into()),
             }
         }
     }
@@ -150,15 +152,22 @@ impl Transaction<'_> {
             last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
         }
         let remembered = entries.pop_if(|entry| entry.expires == moment(0)).map(|last| last.place);
-        let line = Line::window(entries, known_to, given);
-        Ok(CachedQueue { line, given, last_row, remembered, bite: FRONT * 4, places: Vec::new() })
+        let line = ClaimList::window(entries, known_to, given);
+        Ok(CachedQueue {
+            queue: line,
+            given,
+            last_row,
+            remembered,
+            bite: FRONT * 4,
+            places: Vec::new(),
+        })
     }
 
     fn load_more(&self, key: &Key, queue: &mut CachedQueue) -> rusqlite::Result<()> {
-        if let Some(place) = queue.line.known_to() {
+        if let Some(place) = queue.queue.known_to() {
             let (entries, known_to) = self.load_after(key, place as i64, queue.bite)?;
             queue.bite *= 4;
-            queue.line.extend(entries, known_to);
+            queue.queue.extend(entries, known_to);
         }
         Ok(())
     }
@@ -189,18 +198,18 @@ impl Transaction<'_> {
         step: &Operation<'_>,
         queue: &mut CachedQueue,
     ) -> rusqlite::Result<()> {
-        while matches!(step, Operation::Break(..)) && queue.line.known_to().is_some() {
+        while matches!(step, Operation::Break(..)) && queue.queue.known_to().is_some() {
             self.load_more(key, queue)?;
         }
-        if let (Some(known_to), Some(claim)) = (queue.line.known_to(), step.claim())
-            && queue.line.find(&claim.id).is_none()
+        if let (Some(known_to), Some(claim)) = (queue.queue.known_to(), step.claim())
+            && queue.queue.find(&claim.id).is_none()
         {
             let (namespace, space, name) = columns(key);
             let text = concat!(include_str!("sql/entries.sql"), "AND id = ?4 AND held IS NULL");
             let values = params![namespace, space, name, claim.id.as_bytes()];
             let waiter = self.all(text, values, |row| entry(row, key.space))?;
             let waiter = self.adopted(key, waiter)?;
-            queue.line.extend(waiter, Some(known_to));
+            queue.queue.extend(waiter, Some(known_to));
         }
         Ok(())
     }
@@ -209,11 +218,11 @@ impl Transaction<'_> {
     fn write(
         &mut self,
         key: &Key,
-        applied: &Applied,
+        applied: &AppliedOperation,
         queue: &mut CachedQueue,
     ) -> rusqlite::Result<()> {
         let changes = &applied.changes;
-        let came = changes.iter().any(|change| change.what == What::Came);
+        let came = changes.iter().any(|change| change.kind == ChangeKind::Queued);
         for (at, change) in changes.iter().enumerate() {
             if change.wakes() {
                 self.woken.push(tag(&change.id));
@@ -221,10 +230,10 @@ impl Transaction<'_> {
             if changes[at + 1..].iter().any(|later| later.place == change.place) {
                 continue;
             }
-            if matches!(change.what, What::Came | What::Left) {
+            if matches!(change.kind, ChangeKind::Queued | ChangeKind::Removed) {
                 queue.places.clear();
             }
-            match queue.line.get(change.place) {
+            match queue.queue.get(change.place) {
                 Some(entry) => {
                     queue.last_row = queue.last_row.max(entry.place);
                     if let Some(place) = queue.remembered.take() {
@@ -233,7 +242,7 @@ impl Transaction<'_> {
                     self.put(key, entry, queue.given)?;
                 }
                 None if came || change.place != queue.last_row => self.delete(key, change.place)?,
-                None if queue.line.is_empty() => {
+                None if queue.queue.is_empty() => {
                     self.remember(key, change.place)?;
                     queue.remembered = Some(change.place);
                 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lockkit_core::claim_list;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::line;
 use lockkit_core::{Error, Key};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
 
@@ -23,9 +23,9 @@ pub(crate) const GRACE: i64 = 600_000_000_000;
 const KNOWN: usize = 1024;
 /// Whose a claim is: its identity as JSON, and its note.
 type ClientText = Arc<(String, Option<String>)>;
-pub(super) type Operation<'a> = line::Verb<'a, ClientText>;
-pub(super) type Line = line::Line<ClientText>;
-pub(super) type Entry = line::Entry<ClientText>;
+pub(super) type Operation<'a> = claim_list::ListOperation<'a, ClientText>;
+pub(super) type ClaimList = claim_list::ClaimList<ClientText>;
+pub(super) type Entry = claim_list::Entry<ClientText>;
 
 /// A transaction on its way.
 pub(crate) struct Transaction<'c> {
@@ -55,7 +55,7 @@ pub(crate) struct WriterCache {
 }
 
 pub(super) struct CachedQueue {
-    pub(super) line: Line,
+    pub(super) queue: ClaimList,
     /// The limit that the semaphore was given.
     pub(super) given: Option<u32>,
     /// The greatest place that has a row.

@@ -200,7 +200,7 @@ fn prune(
     rows.retain(|row| row.1);
     rows.dedup_by(|a, b| a.0 == b.0);
     for key in rows.iter().filter_map(|row| row.0.as_ref()) {
-        transaction.step(key, &Operation::Look)?;
+        transaction.step(key, &Operation::Advance)?;
         transaction.forget_place(key)?;
     }
     transaction.batch(include_str!("sql/sweep.sql"))?;

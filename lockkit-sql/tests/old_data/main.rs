@@ -81,7 +81,7 @@ async fn put_back_under<K>(
     let shown = timeout(LONG, changes.next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(shown.version, last.version);
     let in_line = || async { clients.idle.inspect(lockkit_core::Space::Lock, "a").await };
-    while in_line().await.unwrap().line.len() < 2 {
+    while in_line().await.unwrap().queue.len() < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 

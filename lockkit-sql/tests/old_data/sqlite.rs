@@ -252,7 +252,7 @@ async fn a_claim_of_another_boot_that_is_put_back_ends_after_one_ttl() {
     queue(&driver, &next).await;
     clock.forward(TTL / 2);
     let other = open_at(&folder, &clock, "boot").await;
-    let shown = other.inspect(&next.key).await.unwrap().line;
+    let shown = other.inspect(&next.key).await.unwrap().queue;
     assert_eq!(shown.first().map(|first| first.expires_in), Some(TTL / 2));
     let busy = other.acquire(&exclusive("a"), Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy);

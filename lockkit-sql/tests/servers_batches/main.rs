@@ -81,9 +81,9 @@ async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip(sce
             assert!(token > tokens[at], "round {round}: {token} comes after {}", tokens[at]);
             tokens[at] = token;
             let state = scene.driver.inspect(&claims[at].key).await.unwrap();
-            assert_eq!(state.line.len(), 1);
-            assert_eq!(state.line[0].token.as_i64(), token);
-            assert_eq!(state.line[0].note.as_deref(), note.as_deref());
+            assert_eq!(state.queue.len(), 1);
+            assert_eq!(state.queue[0].token.as_i64(), token);
+            assert_eq!(state.queue[0].note.as_deref(), note.as_deref());
         }
         if round < 3 {
             let replies = scene.submitted(&claims.iter().map(release).collect::<Vec<_>>()).await;
@@ -274,28 +274,11 @@ async fn random_batches_answer_as_their_steps_would_one_by_one(scene: Scene) {
     let model = MemoryDriver::new();
     let mut rng = StdRng::seed_from_u64(12);
     let mut live: Vec<Arc<Claim>> = Vec::new();
-    for round in 0..150 {
-        let mut steps = Vec::new();
-        for _ in 0..rng.random_range(0..6) {
-            if !live.is_empty() {
-                steps.push(release(&live.swap_remove(rng.random_range(0..live.len()))));
-            }
-        }
-        for _ in 0..rng.random_range(1..12) {
-            let (name, kind) = (format!("{}", rng.random_range(0..8)), rng.random_range(0..10));
-            let mode = match kind {
-                0..6 => Mode::Exclusive,
-                6..8 => Mode::Shared,
-                8 => Mode::Permits { permits: 2, limit: 3 },
-                _ => Mode::Permits { permits: 1, limit: rng.random_range(3..5) },
-            };
-            // Some are asked for again.
-            let repeated = live.iter().find(|_| rng.random_bool(0.05)).cloned();
-            let is_new =
-                |claim: &Arc<Claim>| !steps.iter().any(|it: &Operation| it.claim().id == claim.id);
-            let claim = repeated.filter(is_new).unwrap_or_else(|| claim_of(&name, mode, None));
-            steps.push(if rng.random_bool(0.5) { wait(&claim) } else { try_it(&claim) });
-        }
+    for round in 0..300 {
+        let steps = match round % 2 {
+            0 => random_hand_over(&mut rng, &mut live),
+            _ => random_steps(&mut rng, &mut live),
+        };
         let before = said(&submit_all(&*scene.driver, &steps).await);
         let mut expected = Vec::new();
         for step in &steps {
@@ -322,6 +305,43 @@ async fn random_batches_answer_as_their_steps_would_one_by_one(scene: Scene) {
             }
         }
     }
+}
+
+/// A claim leaves, whether it holds or not, and another one comes: nothing else.
+fn random_hand_over(rng: &mut StdRng, live: &mut Vec<Arc<Claim>>) -> Vec<Operation> {
+    let exclusive = |at: &usize| live[*at].mode == Mode::Exclusive;
+    let all: Vec<_> = (0..live.len()).filter(exclusive).collect();
+    // Mostly the oldest, which is likely to hold.
+    let chosen = if rng.random_bool(0.7) { all.first() } else { all.last() };
+    let Some(at) = chosen else { return random_steps(rng, live) };
+    let leaving = live.remove(*at);
+    let coming = claim_of(leaving.key.name.as_str(), Mode::Exclusive, None);
+    vec![release(&leaving), wait(&coming)]
+}
+
+fn random_steps(rng: &mut StdRng, live: &mut Vec<Arc<Claim>>) -> Vec<Operation> {
+    let mut steps = Vec::new();
+    for _ in 0..rng.random_range(0..6) {
+        if !live.is_empty() {
+            steps.push(release(&live.swap_remove(rng.random_range(0..live.len()))));
+        }
+    }
+    for _ in 0..rng.random_range(1..12) {
+        let (name, kind) = (format!("{}", rng.random_range(0..8)), rng.random_range(0..10));
+        let mode = match kind {
+            0..6 => Mode::Exclusive,
+            6..8 => Mode::Shared,
+            8 => Mode::Permits { permits: 2, limit: 3 },
+            _ => Mode::Permits { permits: 1, limit: rng.random_range(3..5) },
+        };
+        // Some are asked for again.
+        let repeated = live.iter().find(|_| rng.random_bool(0.05)).cloned();
+        let is_new =
+            |claim: &Arc<Claim>| !steps.iter().any(|it: &Operation| it.claim().id == claim.id);
+        let claim = repeated.filter(is_new).unwrap_or_else(|| claim_of(&name, mode, None));
+        steps.push(if rng.random_bool(0.5) { wait(&claim) } else { try_it(&claim) });
+    }
+    steps
 }
 
 /// Without tokens, which are each backend's own.

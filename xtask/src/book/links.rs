@@ -13,7 +13,7 @@ pub(super) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !path.is_dir() {
             found.push(path);
-        } else if name != "target" && !name.starts_with('.') {
+        } else if name != "target" && name != "node_modules" && !name.starts_with('.') {
             found.extend(files(&path)?);
         }
     }

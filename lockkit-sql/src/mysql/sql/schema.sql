@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   name      VARBINARY(512) NOT NULL,
   last      BIGINT         NOT NULL,           -- the greatest token given; that of the claim here
   has_claim_rows     TINYINT        NOT NULL DEFAULT 0, -- the queue is in lockkit_claims
-  next      BIGINT         NOT NULL DEFAULT 0, -- the place of its first waiter; 0: no claim waits
+  next      BIGINT         NOT NULL DEFAULT 0, -- 0: no claim waits; else not behind its first waiter
   ends      BIGINT         NOT NULL DEFAULT 0, -- when its first are to be looked at again
   id        BINARY(16),                        -- of the claim here, or of the last one
   weight    BIGINT         NOT NULL DEFAULT 0,

@@ -55,12 +55,12 @@ BEGIN
     SELECT n.fixed_limit INTO v_fixed_limit FROM {p}names AS n WHERE n.queue = v_queue;
   END IF;
   IF EXISTS (SELECT FROM {p}claims AS k WHERE k.queue = v_queue) THEN
-    woken := {p}promote(v_queue, v_now, p_id);
+    woken := {p}promote(v_queue, v_now, p_id, p_client);
     SELECT * INTO c FROM {p}claims AS k WHERE k.id = p_id AND k.queue = v_queue;
     IF FOUND AND c.expires > v_now THEN
       IF c.held IS NULL AND p_try = 1 THEN
         DELETE FROM {p}claims AS k WHERE k.id = p_id;
-        woken := coalesce(woken, '') || coalesce({p}promote(v_queue, v_now, p_id), '');
+        woken := coalesce(woken, '') || coalesce({p}promote(v_queue, v_now, p_id, p_client), '');
         outcome := 0;
         RETURN;
       END IF;
@@ -122,10 +122,11 @@ END $$;
 
 
 -- What `fast_acquire.sql` falls back to: makes the row of a name with the claim in it, or does the whole
--- work. Result: that of `acquire` as bytes, 8 for each number, NULL being 0; then the tags.
+-- work. Result: that of `acquire` as bytes, 8 for each number, NULL being 0; then the new holders.
 CREATE OR REPLACE FUNCTION {p}acquire_packed(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,
-  p_identity bytea, p_note bytea, p_try bigint) RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
+  p_identity bytea, p_note bytea, p_try bigint) RETURNS bytea LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_last bigint;
   v_queue bigint;

@@ -2,7 +2,8 @@
 CREATE OR REPLACE FUNCTION {p}amend(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_what bigint, p_value bigint)
 RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
-  record bytea, woken bytea) LANGUAGE plpgsql VOLATILE AS $$
+  record bytea, woken bytea) LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_queue  bigint;
   v_now   bigint;
@@ -11,7 +12,7 @@ DECLARE
 BEGIN
   v_queue := {p}lock_queue(p_namespace, p_space, p_name);
   v_now := {p}clock();
-  v_tags := {p}promote(v_queue, v_now, p_id);
+  v_tags := {p}promote(v_queue, v_now, p_id, NULL);
   IF p_what = 2 THEN
     -- A raise lifts the waiters behind the claim as well, or they would get lower tokens later; their
     -- distances stay, so the order does. Claims that share with it and hold already do not conflict.
@@ -33,7 +34,7 @@ BEGIN
     WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken;
   END IF;
   IF p_what = 1 THEN
-    v_tags := coalesce(v_tags, '') || coalesce({p}promote(v_queue, v_now, p_id), '');
+    v_tags := coalesce(v_tags, '') || coalesce({p}promote(v_queue, v_now, p_id, NULL), '');
   END IF;
   PERFORM {p}end_claim_rows(v_queue);
   RETURN QUERY SELECT 0::bigint, s.state, s.token, s.ttl, s.ahead, s.next_poll, s.record, v_tags

@@ -8,5 +8,5 @@ WITH freed AS (
   RETURNING 1::bigint AS one
 )
 SELECT (SELECT one FROM freed),
-       CASE WHEN NOT EXISTS (SELECT FROM freed) THEN {p}release_packed($1, $2, $3, $4) END,
+       CASE WHEN NOT EXISTS (SELECT FROM freed) THEN {p}release_packed($1, $2, $3, $4, $5) END,
        {settings}

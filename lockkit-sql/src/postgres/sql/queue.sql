@@ -1,3 +1,8 @@
+-- Functions of more than an expression are in PL/pgSQL: what calls one of LANGUAGE sql plans its statements
+-- again in each query. And what requests call sets `enable_seqscan`, since plans outlive the size that the
+-- tables had when they were made; and `jit`, since what has no index then counts as so costly that it would be
+-- compiled, which takes a tenth of a second.
+
 -- What stands for a claim where others can see it.
 CREATE OR REPLACE FUNCTION {p}tag(p_id bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS
 $$ SELECT substr(sha256(p_id), 1, 8) $$;
@@ -5,10 +10,13 @@ $$ SELECT substr(sha256(p_id), 1, 8) $$;
 -- Notifies the client of a claim: `g` it holds, `l` it is to poll. A transaction that was failed for its
 -- messages, as the server's queue is full, is sent again with `lockkit.mute`, and sends none.
 CREATE OR REPLACE FUNCTION {p}notify(p_client bytea, p_word text, p_id bytea, p_token bigint)
-RETURNS void LANGUAGE sql VOLATILE AS
-$$ SELECT pg_notify('lockkit_' || encode(p_client, 'hex'),
-                    p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token)
-   WHERE current_setting('lockkit.mute', true) IS DISTINCT FROM 'on' $$;
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF current_setting('lockkit.mute', true) IS DISTINCT FROM 'on' THEN
+    PERFORM pg_notify('lockkit_' || encode(p_client, 'hex'),
+                      p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token);
+  END IF;
+END $$;
 
 -- Locks a queue by changing its row, and makes it one of `claims`, so that an operation has one place to look
 -- at. The claim that is moved holds, so it waits for no notification.
@@ -35,19 +43,22 @@ END $$;
 
 -- Clears `has_claim_rows` of a queue without claims, unless it has a limit. Its row is locked by the
 -- caller.
-CREATE OR REPLACE FUNCTION {p}end_claim_rows(p_queue bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
-  UPDATE {p}names AS n SET has_claim_rows = false
-  WHERE n.queue = p_queue AND n.has_claim_rows AND n.fixed_limit IS NULL
-    AND NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.queue = p_queue)
-$$;
+CREATE OR REPLACE FUNCTION {p}end_claim_rows(p_queue bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.queue = p_queue) THEN
+    UPDATE {p}names AS n SET has_claim_rows = false
+    WHERE n.queue = p_queue AND n.has_claim_rows AND n.fixed_limit IS NULL;
+  END IF;
+END $$;
 
 -- Takes out whose lease has ended, and lets those begin to hold who now do. Leases that were set while
 -- the clock was ahead count from now.
 -- The row of the queue is locked by the caller. A claim with which a transaction is fenced is locked,
 -- and stays until that transaction has ended; it is not waited for here.
--- Result: the tags of the new holders. They are told, but for `p_mine`, which learns it from the
--- answer.
-CREATE OR REPLACE FUNCTION {p}promote(p_queue bigint, p_now bigint, p_mine bytea)
+-- Result: tags and tokens of the new holders. They are notified, but for the claims of `p_client`, which
+-- learns it from the answer to its request, and for `p_mine`.
+CREATE OR REPLACE FUNCTION {p}promote(p_queue bigint, p_now bigint, p_mine bytea, p_client bytea)
 RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c      record;
@@ -85,10 +96,12 @@ BEGIN
     CONTINUE WHEN c.held IS NOT NULL OR c.expires <= p_now;
     UPDATE {p}claims SET held = p_now, set_at = p_now, expires = greatest(expires, p_now + hold_ttl)
     WHERE id = c.id;
-    v_tags := coalesce(v_tags, '') || {p}tag(c.id);
+    v_tags := coalesce(v_tags, '') || {p}tag(c.id) || int8send(c.token);
     IF c.id IS DISTINCT FROM p_mine THEN
       v_hold := c.hold_ttl;
-      PERFORM {p}notify(c.client, 'g', c.id, c.token);
+      IF c.client IS DISTINCT FROM p_client THEN
+        PERFORM {p}notify(c.client, 'g', c.id, c.token);
+      END IF;
     END IF;
   END LOOP;
   RETURN v_tags;

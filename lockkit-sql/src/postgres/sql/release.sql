@@ -1,6 +1,6 @@
 -- Takes a claim out of its queue. Arguments and result: `StatementId::Release`.
 CREATE OR REPLACE FUNCTION {p}release(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
-  OUT outcome bigint, OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
+  p_client bytea, OUT outcome bigint, OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   l      record;
   v_now  bigint;
@@ -34,7 +34,7 @@ BEGIN
   END IF;
   outcome := CASE WHEN v_ends > v_now THEN 1 ELSE 2 END;
   IF EXISTS (SELECT FROM {p}claims AS k WHERE k.queue = l.queue) THEN
-    woken := {p}promote(l.queue, v_now, NULL);
+    woken := {p}promote(l.queue, v_now, NULL, p_client);
   ELSIF outcome = 2 THEN
     outcome := 3;
   END IF;
@@ -42,10 +42,14 @@ BEGIN
 END $$;
 
 -- What `fast_release.sql` falls back to. Result: that of `release` as bytes, 8 for the number; then
--- the tags.
-CREATE OR REPLACE FUNCTION {p}release_packed(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea)
-RETURNS bytea LANGUAGE sql VOLATILE AS $$
-  SELECT int8send(r.outcome) || coalesce(r.woken, '')
-  FROM {p}release(p_namespace, p_space, p_name, p_id) AS r
-$$;
+-- the new holders.
+CREATE OR REPLACE FUNCTION {p}release_packed(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
+  p_client bytea) RETURNS bytea LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  r record;
+BEGIN
+  SELECT * INTO r FROM {p}release(p_namespace, p_space, p_name, p_id, p_client);
+  RETURN int8send(r.outcome) || coalesce(r.woken, '');
+END $$;
 

@@ -9,7 +9,8 @@
 CREATE OR REPLACE FUNCTION {p}renew(p_namespaces bytea[], p_spaces bigint[], p_names bytea[],
   p_ids bytea[], p_holds bigint[], p_waits bigint[], p_client bytea)
 RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
-  record bytea, woken bytea) LANGUAGE plpgsql VOLATILE AS $$
+  record bytea, woken bytea) LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   l       record;
   v_now   bigint;
@@ -24,7 +25,7 @@ BEGIN
   LOOP
     UPDATE {p}names AS i SET used = {p}clock() WHERE i.queue = l.queue;
     v_now := {p}clock();
-    v_woken := coalesce(v_woken, '') || coalesce({p}promote(l.queue, v_now, NULL), '');
+    v_woken := coalesce(v_woken, '') || coalesce({p}promote(l.queue, v_now, NULL, NULL), '');
     UPDATE {p}claims AS k SET client = p_client, set_at = v_now,
       expires = greatest({p}ends(k.expires, k.set_at, v_now), v_now + w.wait)
     FROM unnest(p_ids, p_waits) AS w (id, wait)

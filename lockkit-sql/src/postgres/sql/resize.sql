@@ -4,7 +4,8 @@
 -- Claims that hold are not touched, as a renewal may have their rows: they hold whatever the limit.
 CREATE OR REPLACE FUNCTION {p}resize(p_namespace bytea, p_space bigint, p_name bytea,
   p_always bigint, p_capacity bigint, OUT capacity bigint, OUT woken bytea)
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_queue bigint;
 BEGIN
@@ -22,7 +23,7 @@ BEGIN
     VALUES (p_namespace, p_space::smallint, p_name, 0, {p}clock())
     ON CONFLICT (namespace, space, name) DO NOTHING;
   END LOOP;
-  woken := {p}promote(v_queue, {p}clock(), NULL);
+  woken := {p}promote(v_queue, {p}clock(), NULL, NULL);
   -- Without a limit of its own it keeps the one that it is in use with. The row may be new, and have
   -- been there before.
   UPDATE {p}names AS n SET used = {p}clock(), last = greatest(n.last, (SELECT floor FROM {p}meta)),
@@ -31,6 +32,6 @@ BEGIN
   WHERE n.queue = v_queue RETURNING n.fixed_limit INTO capacity;
   UPDATE {p}claims AS k SET capacity = p_capacity
   WHERE p_always = 1 AND k.queue = v_queue AND k.held IS NULL AND k.capacity <> p_capacity;
-  woken := coalesce(woken, '') || coalesce({p}promote(v_queue, {p}clock(), NULL), '');
+  woken := coalesce(woken, '') || coalesce({p}promote(v_queue, {p}clock(), NULL, NULL), '');
 END $$;
 

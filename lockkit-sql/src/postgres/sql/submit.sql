@@ -11,7 +11,8 @@ RETURNS TABLE (n bigint, outcome bigint, token bigint, ttl bigint, ahead bigint,
   woken bytea) LANGUAGE plpgsql VOLATILE
   -- Plans outlive the size that the tables had when they were made. What has no index then counts as so
   -- costly that it would be compiled, which takes a tenth of a second.
-  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_queues bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_ids)]);  -- of each operation, if locked
   v_done  bigint[]; -- the operations that are answered
@@ -58,7 +59,7 @@ BEGIN
         outcome := 9;
       ELSE
         SELECT r.outcome, r.woken INTO outcome, woken
-        FROM {p}release(s.namespace, s.space, s.name, s.id) AS r;
+        FROM {p}release(s.namespace, s.space, s.name, s.id, p_client) AS r;
       END IF;
       RETURN NEXT;
     END LOOP;

@@ -15,7 +15,8 @@ END $$;
 -- Removes what is not used any more, `p_bite` rows of each kind at most: queues that were not used
 -- for a day and have no limit (an ended claim in them goes with them), records of breaks, values that have ended. What
 -- another transaction uses at this moment is passed by.
-CREATE OR REPLACE FUNCTION {p}sweep(p_bite bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION {p}sweep(p_bite bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+  SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   v_now   bigint := {p}clock();
   v_queues bigint[];
@@ -28,7 +29,7 @@ BEGIN
     PERFORM FROM {p}names AS n WHERE n.queue = v_queue FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
       UPDATE {p}names AS n SET used = n.used WHERE n.queue = v_queue;
-      PERFORM {p}promote(v_queue, {p}clock(), NULL);
+      PERFORM {p}promote(v_queue, {p}clock(), NULL, NULL);
       PERFORM {p}end_claim_rows(v_queue);
     END IF;
   END LOOP;

@@ -13,7 +13,7 @@ CREATE PROCEDURE lockkit_promote(
   IN p_now BIGINT, INOUT p_woken BLOB)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_first, v_place, v_next, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
+  DECLARE v_first, v_place, v_next, v_token, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
   DECLARE v_fixed_limit BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
@@ -53,7 +53,8 @@ BEGIN
     AND place < COALESCE(v_first, 9223372036854775807);
 
   walk: WHILE v_first IS NOT NULL DO
-    SELECT id, weight, capacity, expires INTO v_id, v_weight, v_capacity, v_expires
+    SELECT id, token, weight, capacity, expires
+    INTO v_id, v_token, v_weight, v_capacity, v_expires
     FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
     IF v_expires <= p_now THEN
@@ -68,7 +69,8 @@ BEGIN
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
       IF LENGTH(p_woken) < 8000 THEN
-        SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)));
+        SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)),
+                             UNHEX(LPAD(HEX(v_token), 16, '0')));
       END IF;
     ELSE
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);

@@ -16,7 +16,7 @@ const MANY: usize = 9;
 const FEW: usize = 2;
 
 #[derive(Debug)]
-pub(super) enum Roster<W> {
+pub(super) enum OrderedEntries<W> {
     Few(Vec<Entry<W>>),
     Many(Box<Indexed<W>>),
 }
@@ -29,7 +29,7 @@ pub(super) struct Indexed<W> {
     places: Places,
 }
 
-impl<W> Roster<W> {
+impl<W> OrderedEntries<W> {
     pub(super) fn new() -> Self {
         Self::Few(Vec::with_capacity(1))
     }

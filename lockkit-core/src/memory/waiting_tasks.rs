@@ -8,59 +8,59 @@ use tokio::sync::Notify;
 use crate::clock::Moment;
 
 /// Whom to wake once the store is unlocked.
-pub(super) type Calls = Vec<Arc<Notify>>;
+pub(super) type WakeUps = Vec<Arc<Notify>>;
 
 /// Of the waiting claims those that somebody waits for, by their places. The first of them keeps
 /// the time: it looks when the next lease ends.
 #[derive(Debug)]
-pub(super) struct Bells {
+pub(super) struct WaitingTasks {
     by_place: BTreeMap<u64, Arc<Notify>>,
     timekeeper: u64,
     /// When the timekeeper looks again.
-    armed: Moment,
+    wakes_at: Moment,
 }
 
-impl Bells {
+impl WaitingTasks {
     pub(super) fn new() -> Self {
-        Self { by_place: BTreeMap::new(), timekeeper: 0, armed: Moment::from_nanos(0) }
+        Self { by_place: BTreeMap::new(), timekeeper: 0, wakes_at: Moment::from_nanos(0) }
     }
 
-    /// Hangs up a bell; says until when its owner sleeps at most, if it keeps the time.
-    pub(super) fn hang(
+    /// Hangs up a task; says until when its owner sleeps at most, if it keeps the time.
+    pub(super) fn add(
         &mut self,
         place: u64,
-        bell: &Arc<Notify>,
+        task: &Arc<Notify>,
         first_end: Option<Moment>,
     ) -> Option<Moment> {
-        self.by_place.insert(place, bell.clone());
+        self.by_place.insert(place, task.clone());
         if self.by_place.first_key_value().is_some_and(|(first, _)| *first != place) {
             return None;
         }
         self.timekeeper = place;
-        self.armed = first_end?;
+        self.wakes_at = first_end?;
         first_end
     }
 
     /// Its owner waits no more.
-    pub(super) fn take_down(&mut self, place: u64, bell: &Arc<Notify>) {
-        if self.by_place.get(&place).is_some_and(|b| Arc::ptr_eq(b, bell)) {
+    pub(super) fn remove(&mut self, place: u64, task: &Arc<Notify>) {
+        if self.by_place.get(&place).is_some_and(|b| Arc::ptr_eq(b, task)) {
             self.by_place.remove(&place);
         }
     }
 
     /// Wakes the owner of a claim for which something changed.
-    pub(super) fn ring(&mut self, place: u64, calls: &mut Calls) {
-        calls.extend(self.by_place.remove(&place));
+    pub(super) fn wake(&mut self, place: u64, wake_ups: &mut WakeUps) {
+        wake_ups.extend(self.by_place.remove(&place));
     }
 
     /// Sees to it that somebody keeps the time. Every verb ends so.
-    pub(super) fn wind(&mut self, first_end: Option<Moment>, calls: &mut Calls) {
-        if let (Some((first, bell)), Some(earliest)) = (self.by_place.first_key_value(), first_end)
-            && (*first != self.timekeeper || earliest < self.armed)
+    pub(super) fn arm_timer(&mut self, first_end: Option<Moment>, wake_ups: &mut WakeUps) {
+        if let (Some((first, task)), Some(earliest)) = (self.by_place.first_key_value(), first_end)
+            && (*first != self.timekeeper || earliest < self.wakes_at)
         {
             self.timekeeper = *first;
-            self.armed = earliest;
-            calls.push(bell.clone());
+            self.wakes_at = earliest;
+            wake_ups.push(task.clone());
         }
     }
 }

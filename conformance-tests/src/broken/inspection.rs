@@ -10,7 +10,7 @@ use super::toy::{Line, Toy};
 impl Toy {
     pub(super) fn seen(&self, key: &Key) -> LockState {
         self.on_line(key, |line, now| {
-            if self.is(InjectedBug::LookingRenews) {
+            if self.is(InjectedBug::InspectingRenews) {
                 let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
                 holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
             }
@@ -20,7 +20,7 @@ impl Toy {
 
     pub(super) fn differs(&self, now: &LockState, seen: &LockState) -> bool {
         match self.is(InjectedBug::MissesWhoTookOver) {
-            true => now.line.len() != seen.line.len(),
+            true => now.queue.len() != seen.queue.len(),
             false => !now.same_queue(seen),
         }
     }

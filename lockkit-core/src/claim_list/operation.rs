@@ -65,30 +65,30 @@ impl<W> Entry<W> {
 /// # }
 /// use lockkit_core::clock::Moment;
 /// use lockkit_core::driver::{Patience, Released};
-/// use lockkit_core::line::{Answer, Line, Tokens, Verb};
+/// use lockkit_core::claim_list::{OperationResult, ClaimList, Tokens, ListOperation};
 ///
-/// let (mut line, mut tokens) = (Line::<()>::new(), Tokens::above(0));
+/// let (mut line, mut tokens) = (ClaimList::<()>::new(), Tokens::above(0));
 /// let now = Moment::from_nanos(0);
 /// let first = claim("nightly", Mode::Exclusive)?;
 /// let second = claim("nightly", Mode::Exclusive)?;
-/// let wait = |claim| Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
+/// let wait = |claim| ListOperation::Acquire { claim, with: (), patience: Patience::Wait, given: None };
 ///
 /// let applied = line.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
-/// assert!(matches!(applied.answer, Answer::Holds(_)));
+/// assert!(matches!(applied.answer, OperationResult::Holds(_)));
 /// let applied = line.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.answer, Answer::Waits(2));
+/// assert_eq!(applied.answer, OperationResult::Waits(2));
 ///
 /// // The release lets the second begin, and says whom to wake.
-/// let applied = line.apply(&Verb::Release(&first), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.answer, Answer::Released(Released::Removed));
+/// let applied = line.apply(&ListOperation::Release(&first), now, &mut tokens).expect("tokens are left");
+/// assert_eq!(applied.answer, OperationResult::Released(Released::Removed));
 /// assert!(applied.changes.iter().any(|change| change.id == second.id && change.wakes()));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub enum Verb<'a, W = ()> {
+pub enum ListOperation<'a, W = ()> {
     /// Nothing but what every step begins with: claims that have ended leave, and those that may
     /// begin to hold do.
-    Look,
+    Advance,
     /// [`LockDriver::acquire`](crate::driver::LockDriver::acquire).
     Acquire {
         /// The claim.
@@ -121,7 +121,7 @@ pub enum Verb<'a, W = ()> {
     },
 }
 
-impl<'a, W> Verb<'a, W> {
+impl<'a, W> ListOperation<'a, W> {
     /// The claim that it is about, if it is about one.
     pub fn claim(&self) -> Option<&'a Claim> {
         match self {
@@ -131,22 +131,22 @@ impl<'a, W> Verb<'a, W> {
             | Self::Shorten(claim, _)
             | Self::Downgrade(claim)
             | Self::Raise(claim, _) => Some(claim),
-            Self::Look | Self::Break(..) | Self::Resize { .. } => None,
+            Self::Advance | Self::Break(..) | Self::Resize { .. } => None,
         }
     }
 }
 
 /// What became of the claim of a step, or of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OperationResult {
     /// The claim holds.
     Holds(Grant),
-    /// The claim waits at this place; [`Line::ahead`](super::Line::ahead) counts the claims before it.
+    /// The claim waits at this place; [`ClaimList::ahead`](super::ClaimList::ahead) counts the claims before it.
     Waits(u64),
     /// The claim could not hold at once and is not in the list.
     Busy,
     /// The claim is not in the list.
-    Gone,
+    NotFound,
     /// The claim was broken, and stands until its lease ends.
     Broken,
     /// The claim was refused: the semaphore has this limit.
@@ -154,14 +154,14 @@ pub enum Answer {
     /// Of a release.
     Released(Released),
     /// Of a break: the claims that were broken; none when no claim has that token.
-    Broke(Vec<Broke>),
+    BrokenClaims(Vec<BrokenClaim>),
     /// Of a resize: the limit that the semaphore has now.
     Limit(u32),
-    /// Of a look.
-    Looked,
+    /// Of [`ListOperation::Advance`].
+    Advanced,
 }
 
-impl Answer {
+impl OperationResult {
     /// What a driver answers to an acquire: `ahead` are the claims before one that waits, `broken` says
     /// how the claim was broken, if it was.
     ///
@@ -201,14 +201,14 @@ impl Answer {
 
 /// A claim that was broken, and until when its renewals have to be told so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broke {
+pub struct BrokenClaim {
     /// Which one.
     pub id: ClaimId,
     /// When its owner knows at the latest.
     pub until: Moment,
 }
 
-/// A change to a claim of the list. [`Line::get`](super::Line::get) has the claim as it is now.
+/// A change to a claim of the list. [`ClaimList::get`](super::ClaimList::get) has the claim as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Where it stands.
@@ -216,18 +216,18 @@ pub struct Change {
     /// Which one.
     pub id: ClaimId,
     /// What happened to it.
-    pub what: What,
+    pub kind: ChangeKind,
 }
 
 /// What happened to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ChangeKind {
     /// It is new, and the last of the list.
-    Came,
+    Queued,
     /// It waited and now holds, on the lease of a holder.
-    Began,
+    Promoted,
     /// It is in the list no more.
-    Left,
+    Removed,
     /// It was marked as broken.
     Broken,
     /// Its mode or its token is another.
@@ -239,25 +239,25 @@ pub enum What {
 impl Change {
     /// Whether its owner has to be woken, if it waits for the claim.
     pub fn wakes(&self) -> bool {
-        matches!(self.what, What::Began | What::Left | What::Broken)
+        matches!(self.kind, ChangeKind::Promoted | ChangeKind::Removed | ChangeKind::Broken)
     }
 }
 
 /// What a step did.
 #[derive(Clone, Debug)]
-pub struct Applied {
+pub struct AppliedOperation {
     /// The answer to it.
-    pub answer: Answer,
+    pub answer: OperationResult,
     /// What changed, in order.
     pub changes: Vec<Change>,
     /// Whether the window ended before it was clear that no other claim is promoted: extend it and
-    /// apply [`Verb::Look`] before anything is made known.
+    /// apply [`ListOperation::Advance`] before anything is made known.
     pub more: bool,
 }
 
 /// Why a step could not be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum ApplyError {
     /// The window does not go far enough.
     NeedMore,
     /// No tokens are left.
@@ -281,18 +281,18 @@ impl Tokens {
         self.next - 1
     }
 
-    pub(super) fn take(&mut self) -> Result<Token, Stop> {
-        let token = Token::new(self.next).ok_or(Stop::TokensUsedUp)?;
+    pub(super) fn take(&mut self) -> Result<Token, ApplyError> {
+        let token = Token::new(self.next).ok_or(ApplyError::TokensUsedUp)?;
         self.next += 1;
         Ok(token)
     }
 
     /// Gives only greater ones than `token` from here on; an error when fewer than `needed` are
     /// left then.
-    pub(super) fn go_beyond(&mut self, token: Token, needed: usize) -> Result<(), Stop> {
+    pub(super) fn go_beyond(&mut self, token: Token, needed: usize) -> Result<(), ApplyError> {
         let next = self.next.max(token.get() + 1);
         if next - 1 > i64::MAX as u64 - needed as u64 {
-            return Err(Stop::TokensUsedUp);
+            return Err(ApplyError::TokensUsedUp);
         }
         self.next = next;
         Ok(())

@@ -3,37 +3,40 @@
 //! and an answer, what changed and whom to wake come out.
 //!
 //! # Using it
-//! A driver loads a list, [applies](Line::apply) a step, and writes what [changed](Change), in one
+//! A driver loads a list, [applies](ClaimList::apply) a step, and writes what [changed](Change), in one
 //! atomic step of its backend (a transaction, a compare-and-swap). Several steps may be applied
 //! before anything is written.
 //!
 //! # Windows
 //! Claims that hold are the front of the list, and a step concerns them, the first that wait, and
-//! the claim that it names. So a driver need not load all: a [`window`](Line::window) has the front
+//! the claim that it names. So a driver need not load all: a [`window`](ClaimList::window) has the front
 //! of the list up to some place, and any claims beyond it that steps name. Where it does not go far
-//! enough, [`apply`](Line::apply) says [`Stop::NeedMore`], having done nothing of the step, or
-//! [`Applied::more`], having done all but to let the next claims begin to hold. The driver then
-//! loads what follows, [extends](Line::extend) the window, and applies the step again, or
-//! [`Verb::Look`].
+//! enough, [`apply`](ClaimList::apply) says [`ApplyError::NeedMore`], having done nothing of the step, or
+//! [`AppliedOperation::more`], having done all but to let the next claims begin to hold. The driver then
+//! loads what follows, [extends](ClaimList::extend) the window, and applies the step again, or
+//! [`ListOperation::Advance`].
 
 use std::time::Duration;
 
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{BreakMode, Grant, LeaseStart, Patience, Released, SetLimit};
-use crate::state::ClaimState;
-use crate::{Claim, ClientIdentity, Mode, Token};
+use crate::{Claim, Mode, Token};
 
-mod roster;
-mod verb;
+mod operation;
+mod ordered_entries;
+mod states;
 
-use roster::Roster;
-pub use verb::{Answer, Applied, Broke, Change, Entry, Stop, Tokens, Verb, What};
+pub use operation::{
+    AppliedOperation, ApplyError, BrokenClaim, Change, ChangeKind, Entry, ListOperation,
+    OperationResult, Tokens,
+};
+use ordered_entries::OrderedEntries;
 
-/// A list of claims, or a window of it. [`Verb`] shows one at work.
+/// A list of claims, or a window of it. [`ListOperation`] shows one at work.
 #[derive(Debug)]
-pub struct Line<W = ()> {
-    roster: Roster<W>,
+pub struct ClaimList<W = ()> {
+    entries: OrderedEntries<W>,
     /// What the claims here have in common, while there are any.
     capacity: u32,
     /// Whether a token here may be another number than its place.
@@ -46,21 +49,21 @@ pub struct Line<W = ()> {
     known_to: Option<u64>,
     /// The places that were left since the window was loaded: whatever is loaded later, they stay
     /// empty.
-    left: Vec<u64>,
+    removed: Vec<u64>,
     changes: Vec<Change>,
 }
 
-impl<W: Clone> Line<W> {
+impl<W: Clone> ClaimList<W> {
     /// An empty list.
     pub fn new() -> Self {
         Self {
-            roster: Roster::new(),
+            entries: OrderedEntries::new(),
             capacity: 0,
             raised: false,
             weight: 0,
             first_waiting: 0,
             known_to: None,
-            left: Vec::new(),
+            removed: Vec::new(),
             changes: Vec::new(),
         }
     }
@@ -83,9 +86,9 @@ impl<W: Clone> Line<W> {
     /// More of the list: all claims up to the place `known_to` (`None`: all). Those that are known
     /// stay as they are, or away.
     pub fn extend(&mut self, more: impl IntoIterator<Item = Entry<W>>, known_to: Option<u64>) {
-        let mut entries: Vec<_> = self.roster.iter().cloned().collect();
+        let mut entries: Vec<_> = self.entries.iter().cloned().collect();
         let is_new = |entry: &Entry<W>| {
-            self.roster.get(entry.place).is_none() && !self.left.contains(&entry.place)
+            self.entries.get(entry.place).is_none() && !self.removed.contains(&entry.place)
         };
         entries.extend(more.into_iter().filter(is_new));
         entries.sort_by_key(|entry| entry.place);
@@ -94,14 +97,14 @@ impl<W: Clone> Line<W> {
 
     fn fill(&mut self, entries: Vec<Entry<W>>, known_to: Option<u64>) {
         self.known_to = known_to;
-        self.roster = Roster::new();
+        self.entries = OrderedEntries::new();
         self.weight = 0;
         for entry in entries {
             if entry.holds() {
                 self.weight += u64::from(entry.mode.weight());
                 self.first_waiting = entry.place + 1;
             }
-            self.roster.push(entry);
+            self.entries.push(entry);
         }
     }
 
@@ -112,113 +115,85 @@ impl<W: Clone> Line<W> {
 
     /// Whether it has no claims.
     pub fn is_empty(&self) -> bool {
-        self.roster.is_empty()
+        self.entries.is_empty()
     }
 
     /// Where the claim with this id stands.
     pub fn find(&self, id: &ClaimId) -> Option<u64> {
-        self.roster.find(id)
+        self.entries.find(id)
     }
 
     /// The claim at a place.
     pub fn get(&self, place: u64) -> Option<&Entry<W>> {
-        self.roster.get(place)
+        self.entries.get(place)
     }
 
     /// How many claims stand before a place, as far as the window shows.
     pub fn ahead(&self, place: u64) -> u32 {
-        u32::try_from(self.roster.ahead(place)).unwrap_or(u32::MAX)
+        u32::try_from(self.entries.ahead(place)).unwrap_or(u32::MAX)
     }
 
     /// The lease that ends first.
     pub fn first_end(&self) -> Option<Moment> {
-        self.roster.earliest().map(|(end, _)| end)
+        self.entries.earliest().map(|(end, _)| end)
     }
 
     /// All claims in their order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<W>> {
-        self.roster.iter()
-    }
-
-    /// The live claims as they are to be shown: with the mode in force, and whether each holds.
-    /// One that would begin to hold at the next step is shown as holding.
-    pub fn shown(&self, now: Moment) -> impl Iterator<Item = (&Entry<W>, Mode, bool)> {
-        let mut ahead = 0;
-        self.roster.iter().filter(move |e| e.is_live(now)).map(move |entry| {
-            // Who holds goes on, also where the limit was lowered.
-            let holds = entry.holds() || self.fits(ahead, entry.mode);
-            ahead += u64::from(entry.mode.weight());
-            let mode = match entry.mode {
-                Mode::Permits { permits, .. } => Mode::Permits { permits, limit: self.capacity },
-                other => other,
-            };
-            (entry, mode, holds)
-        })
-    }
-
-    /// The live claims as people may see them; `who` says what the driver kept of each: its
-    /// identity and its note.
-    pub fn standings(
-        &self,
-        now: Moment,
-        who: impl Fn(&W) -> (ClientIdentity, Option<String>),
-    ) -> Vec<ClaimState> {
-        let standing = |(entry, mode, holds): (&Entry<W>, Mode, bool)| {
-            let (identity, note) = who(&entry.with);
-            let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
-            let mut standing = ClaimState::new(entry.token, mode, identity);
-            standing.note = note;
-            standing.ttl = entry.hold_ttl;
-            standing.expires_in = entry.expires.since(now);
-            standing.queued_for = now.since(entry.queued_at);
-            standing.held_for = holds.then_some(held_for);
-            standing.broken = entry.broken;
-            standing
-        };
-        self.shown(now).map(standing).collect()
+        self.entries.iter()
     }
 
     /// Does a step. Every step begins with what time did: claims that have ended leave, and those
     /// that may begin to hold do.
     pub fn apply(
         &mut self,
-        step: &Verb<'_, W>,
+        step: &ListOperation<'_, W>,
         now: Moment,
         tokens: &mut Tokens,
-    ) -> Result<Applied, Stop> {
-        while let Some((_, place)) = self.roster.earliest().filter(|(end, _)| *end <= now) {
-            self.take_out(place);
+    ) -> Result<AppliedOperation, ApplyError> {
+        while let Some((_, place)) = self.entries.earliest().filter(|(end, _)| *end <= now) {
+            self.remove_claim(place);
         }
         self.promote(now)?;
         let answer = match step {
-            Verb::Look => Answer::Looked,
-            Verb::Acquire { claim, with, patience, given } => match self.roster.find(&claim.id) {
-                Some(place) => self.acquire_again(place, claim, *patience, now),
-                None => self.acquire(claim, with, *patience, *given, now, tokens)?,
-            },
-            Verb::Renew(claim) => self.on_claim(claim, |line, at| line.renew(at, claim, now)),
-            Verb::Release(claim) => Answer::Released(self.release(&claim.id)),
-            Verb::Shorten(claim, ttl) => {
+            ListOperation::Advance => OperationResult::Advanced,
+            ListOperation::Acquire { claim, with, patience, given } => {
+                match self.entries.find(&claim.id) {
+                    Some(place) => self.acquire_again(place, claim, *patience, now),
+                    None => self.acquire(claim, with, *patience, *given, now, tokens)?,
+                }
+            }
+            ListOperation::Renew(claim) => {
+                self.on_claim(claim, |line, at| line.renew(at, claim, now))
+            }
+            ListOperation::Release(claim) => OperationResult::Released(self.release(&claim.id)),
+            ListOperation::Shorten(claim, ttl) => {
                 self.on_claim(claim, |line, at| line.shorten(at, *ttl, now))
             }
-            Verb::Downgrade(claim) => {
+            ListOperation::Downgrade(claim) => {
                 self.on_claim(claim, |line, at| line.downgrade(at, claim, now))
             }
-            Verb::Raise(claim, token) => match self.roster.find(&claim.id) {
+            ListOperation::Raise(claim, token) => match self.entries.find(&claim.id) {
                 Some(place) => self.raise(place, claim, *token, now, tokens)?,
-                None => Answer::Gone,
+                None => OperationResult::NotFound,
             },
-            Verb::Break(token, force) => Answer::Broke(self.break_claims(*token, *force, now)),
-            Verb::Resize { limit, given } => self.resize(*limit, *given),
+            ListOperation::Break(token, force) => {
+                OperationResult::BrokenClaims(self.break_claims(*token, *force, now))
+            }
+            ListOperation::Resize { limit, given } => self.resize(*limit, *given),
         };
         let more = self.promote(now).is_err();
-        Ok(Applied { answer, changes: std::mem::take(&mut self.changes), more })
+        Ok(AppliedOperation { answer, changes: std::mem::take(&mut self.changes), more })
     }
 
-    fn on_claim(&mut self, claim: &Claim, verb: impl FnOnce(&mut Self, u64) -> Answer) -> Answer {
-        match self.roster.find(&claim.id) {
+    fn on_claim(
+        &mut self,
+        claim: &Claim,
+        verb: impl FnOnce(&mut Self, u64) -> OperationResult,
+    ) -> OperationResult {
+        match self.entries.find(&claim.id) {
             Some(place) => verb(self, place),
-            None => Answer::Gone,
+            None => OperationResult::NotFound,
         }
     }
 
@@ -230,22 +205,22 @@ impl<W: Clone> Line<W> {
         given: Option<u32>,
         now: Moment,
         tokens: &mut Tokens,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<OperationResult, ApplyError> {
         let mode = claim.mode;
-        if self.roster.is_empty() {
+        if self.entries.is_empty() {
             self.capacity = given.unwrap_or(mode.capacity());
         }
         if self.capacity != mode.capacity() {
-            return Ok(Answer::OtherLimit(self.capacity));
+            return Ok(OperationResult::OtherLimit(self.capacity));
         }
         let holds = self.first_waiter()?.is_none() && self.fits(self.weight, mode);
         if !holds && patience == Patience::Try {
-            return Ok(Answer::Busy);
+            return Ok(OperationResult::Busy);
         }
         let token = tokens.take()?;
         let place = token.get();
         let ttl = if holds { claim.hold_ttl } else { claim.wait_ttl };
-        self.roster.push(Entry {
+        self.entries.push(Entry {
             id: claim.id,
             place,
             token,
@@ -259,13 +234,13 @@ impl<W: Clone> Line<W> {
             broken: false,
             with: with.clone(),
         });
-        self.note(place, claim.id, What::Came);
+        self.note(place, claim.id, ChangeKind::Queued);
         if !holds {
-            return Ok(Answer::Waits(place));
+            return Ok(OperationResult::Waits(place));
         }
         self.weight += u64::from(mode.weight());
         self.first_waiting = place + 1;
-        Ok(Answer::Holds(grant(token, claim.hold_ttl)))
+        Ok(OperationResult::Holds(grant(token, claim.hold_ttl)))
     }
 
     /// The answer to an acquire got lost, or a try follows a wait.
@@ -275,65 +250,65 @@ impl<W: Clone> Line<W> {
         claim: &Claim,
         patience: Patience,
         now: Moment,
-    ) -> Answer {
+    ) -> OperationResult {
         if patience == Patience::Try && place >= self.first_waiting {
-            self.take_out(place);
-            return Answer::Busy;
+            self.remove_claim(place);
+            return OperationResult::Busy;
         }
         self.renew(place, claim, now)
     }
 
     /// Never shortens.
-    fn renew(&mut self, place: u64, claim: &Claim, now: Moment) -> Answer {
-        let Some(entry) = self.roster.get_mut(place) else {
-            return Answer::Gone;
+    fn renew(&mut self, place: u64, claim: &Claim, now: Moment) -> OperationResult {
+        let Some(entry) = self.entries.get_mut(place) else {
+            return OperationResult::NotFound;
         };
         if entry.broken {
-            return Answer::Broken;
+            return OperationResult::Broken;
         }
         (entry.hold_ttl, entry.wait_ttl) = (claim.hold_ttl, claim.wait_ttl);
         entry.asked_at = entry.asked_at.max(now);
         let ttl = if entry.holds() { claim.hold_ttl } else { claim.wait_ttl };
         let expires = entry.expires.max(now.after(ttl));
         self.set_expiry(place, expires);
-        self.standing(place, ttl)
+        self.result_of(place, ttl)
     }
 
     /// Takes a claim out.
     fn release(&mut self, id: &ClaimId) -> Released {
-        match self.roster.find(id) {
+        match self.entries.find(id) {
             Some(place) => {
-                self.take_out(place);
+                self.remove_claim(place);
                 Released::Removed
             }
-            None if self.roster.is_empty() => Released::NoSuchLock,
+            None if self.entries.is_empty() => Released::NoSuchLock,
             None => Released::NotFound,
         }
     }
 
     /// Ends the lease of a holder `ttl` from now.
-    fn shorten(&mut self, place: u64, ttl: Duration, now: Moment) -> Answer {
-        match self.roster.get(place) {
-            Some(entry) if entry.broken => return Answer::Broken,
+    fn shorten(&mut self, place: u64, ttl: Duration, now: Moment) -> OperationResult {
+        match self.entries.get(place) {
+            Some(entry) if entry.broken => return OperationResult::Broken,
             Some(entry) if entry.holds() => self.set_expiry(place, now.after(ttl)),
             _ => {}
         }
-        self.standing(place, ttl)
+        self.result_of(place, ttl)
     }
 
     /// Makes a holder that is alone one of those who share, and renews it. One that waits is only
     /// renewed.
-    fn downgrade(&mut self, place: u64, claim: &Claim, now: Moment) -> Answer {
+    fn downgrade(&mut self, place: u64, claim: &Claim, now: Moment) -> OperationResult {
         let answer = self.renew(place, claim, now);
-        if let Answer::Holds(_) = answer
-            && let Some(entry) = self.roster.get_mut(place)
+        if let OperationResult::Holds(_) = answer
+            && let Some(entry) = self.entries.get_mut(place)
             && entry.mode == Mode::Exclusive
         {
             entry.mode = Mode::Shared;
             let id = entry.id;
             self.weight -= u64::from(Mode::Exclusive.weight());
             self.weight += u64::from(Mode::Shared.weight());
-            self.note(place, id, What::Changed);
+            self.note(place, id, ChangeKind::Changed);
         }
         answer
     }
@@ -346,17 +321,17 @@ impl<W: Clone> Line<W> {
         token: Token,
         now: Moment,
         tokens: &mut Tokens,
-    ) -> Result<Answer, Stop> {
-        let raises = self.roster.get(place).is_some_and(|e| !e.broken && e.token < token);
+    ) -> Result<OperationResult, ApplyError> {
+        let raises = self.entries.get(place).is_some_and(|e| !e.broken && e.token < token);
         if !raises {
             return Ok(self.renew(place, claim, now));
         }
         if self.known_to.is_some() {
-            return Err(Stop::NeedMore);
+            return Err(ApplyError::NeedMore);
         }
         let behind = |e: &&Entry<W>| e.place > place && !e.holds() && e.token <= token;
         let behind: Vec<u64> = match self.first_waiter()? {
-            Some(_) => self.roster.iter().filter(behind).map(|e| e.place).collect(),
+            Some(_) => self.entries.iter().filter(behind).map(|e| e.place).collect(),
             None => Vec::new(),
         };
         tokens.go_beyond(token, behind.len())?;
@@ -367,29 +342,29 @@ impl<W: Clone> Line<W> {
             let later = tokens.take()?;
             self.set_token(waiting, later);
         }
-        Ok(self.standing(place, claim.hold_ttl))
+        Ok(self.result_of(place, claim.hold_ttl))
     }
 
     /// Marks or takes out the claims with this token: one at most, unless tokens were raised to the
     /// same.
-    fn break_claims(&mut self, token: Token, force: BreakMode, now: Moment) -> Vec<Broke> {
+    fn break_claims(&mut self, token: Token, force: BreakMode, now: Moment) -> Vec<BrokenClaim> {
         let places: Vec<u64> = match self.raised {
-            false => self.roster.get(token.get()).map(|e| e.place).into_iter().collect(),
-            true => self.roster.iter().filter(|e| e.token == token).map(|e| e.place).collect(),
+            false => self.entries.get(token.get()).map(|e| e.place).into_iter().collect(),
+            true => self.entries.iter().filter(|e| e.token == token).map(|e| e.place).collect(),
         };
         let mut broke = Vec::new();
         for place in places {
-            let Some(entry) = self.roster.get_mut(place) else {
+            let Some(entry) = self.entries.get_mut(place) else {
                 continue;
             };
             let ttl = entry.hold_ttl.max(entry.wait_ttl);
             let id = entry.id;
-            broke.push(Broke { id, until: entry.expires.max(now.after(ttl)) });
+            broke.push(BrokenClaim { id, until: entry.expires.max(now.after(ttl)) });
             match force {
-                BreakMode::Forced => self.take_out(place),
+                BreakMode::Forced => self.remove_claim(place),
                 BreakMode::Graceful => {
                     entry.broken = true;
-                    self.note(place, id, What::Broken);
+                    self.note(place, id, ChangeKind::Broken);
                 }
             }
         }
@@ -397,31 +372,31 @@ impl<W: Clone> Line<W> {
     }
 
     /// Those who hold stay, whatever the limit.
-    fn resize(&mut self, limit: SetLimit, given: Option<u32>) -> Answer {
-        let in_use = (!self.roster.is_empty()).then_some(self.capacity);
+    fn resize(&mut self, limit: SetLimit, given: Option<u32>) -> OperationResult {
+        let in_use = (!self.entries.is_empty()).then_some(self.capacity);
         let limit = match limit {
             SetLimit::To(limit) => limit,
             SetLimit::IfUnset(limit) => given.or(in_use).unwrap_or(limit),
         };
         self.capacity = limit;
-        Answer::Limit(limit)
+        OperationResult::Limit(limit)
     }
 
-    fn take_out(&mut self, place: u64) {
-        let Some(entry) = self.roster.remove(place) else {
+    fn remove_claim(&mut self, place: u64) {
+        let Some(entry) = self.entries.remove(place) else {
             return;
         };
         if entry.holds() {
             self.weight -= u64::from(entry.mode.weight());
         }
         if self.known_to.is_some() {
-            self.left.push(place);
+            self.removed.push(place);
         }
-        self.note(place, entry.id, What::Left);
+        self.note(place, entry.id, ChangeKind::Removed);
     }
 
     /// Lets those who wait begin to hold, from the front, as far as the weights admit.
-    fn promote(&mut self, now: Moment) -> Result<(), Stop> {
+    fn promote(&mut self, now: Moment) -> Result<(), ApplyError> {
         while let Some(next) = self.first_waiter()?
             && self.fits(self.weight, next.mode)
         {
@@ -433,20 +408,20 @@ impl<W: Clone> Line<W> {
             };
             self.weight += u64::from(next.mode.weight());
             self.first_waiting = place + 1;
-            self.roster.set_expiry(place, expires);
-            if let Some(entry) = self.roster.get_mut(place) {
+            self.entries.set_expiry(place, expires);
+            if let Some(entry) = self.entries.get_mut(place) {
                 entry.held_since = Some(now);
             }
-            self.note(place, id, What::Began);
+            self.note(place, id, ChangeKind::Promoted);
         }
         Ok(())
     }
 
     /// The first claim that waits.
-    fn first_waiter(&self) -> Result<Option<&Entry<W>>, Stop> {
-        let first = self.roster.first_from(self.first_waiting);
+    fn first_waiter(&self) -> Result<Option<&Entry<W>>, ApplyError> {
+        let first = self.entries.first_from(self.first_waiting);
         match self.known_to {
-            Some(end) if first.is_none_or(|e| e.place > end) => Err(Stop::NeedMore),
+            Some(end) if first.is_none_or(|e| e.place > end) => Err(ApplyError::NeedMore),
             _ => Ok(first),
         }
     }
@@ -457,36 +432,36 @@ impl<W: Clone> Line<W> {
         ahead + u64::from(mode.weight()) <= u64::from(self.capacity)
     }
 
-    fn standing(&self, place: u64, ttl: Duration) -> Answer {
-        match self.roster.get(place) {
-            Some(entry) if entry.holds() => Answer::Holds(grant(entry.token, ttl)),
-            Some(_) => Answer::Waits(place),
-            None => Answer::Gone,
+    fn result_of(&self, place: u64, ttl: Duration) -> OperationResult {
+        match self.entries.get(place) {
+            Some(entry) if entry.holds() => OperationResult::Holds(grant(entry.token, ttl)),
+            Some(_) => OperationResult::Waits(place),
+            None => OperationResult::NotFound,
         }
     }
 
     fn set_expiry(&mut self, place: u64, expires: Moment) {
-        self.roster.set_expiry(place, expires);
-        if let Some(entry) = self.roster.get(place) {
+        self.entries.set_expiry(place, expires);
+        if let Some(entry) = self.entries.get(place) {
             let id = entry.id;
-            self.note(place, id, What::Renewed);
+            self.note(place, id, ChangeKind::Renewed);
         }
     }
 
     fn set_token(&mut self, place: u64, token: Token) {
-        if let Some(entry) = self.roster.get_mut(place) {
+        if let Some(entry) = self.entries.get_mut(place) {
             entry.token = token;
             let id = entry.id;
-            self.note(place, id, What::Changed);
+            self.note(place, id, ChangeKind::Changed);
         }
     }
 
-    fn note(&mut self, place: u64, id: ClaimId, what: What) {
-        self.changes.push(Change { place, id, what });
+    fn note(&mut self, place: u64, id: ClaimId, kind: ChangeKind) {
+        self.changes.push(Change { place, id, kind });
     }
 }
 
-impl<W: Clone> Default for Line<W> {
+impl<W: Clone> Default for ClaimList<W> {
     fn default() -> Self {
         Self::new()
     }

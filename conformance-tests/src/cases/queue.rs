@@ -11,7 +11,7 @@ use lockkit_core::{Mode, Token};
 
 use crate::context::{CaseContext, LONG, MustSucceed, undisturbed};
 
-pub async fn line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(context: CaseContext) {
+pub async fn queue_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(context: CaseContext) {
     let (driver, context) = (&context.driver().await, &context);
     undisturbed(context.short(), |wait, name| async move {
         let (holder, waiter) = (context.exclusive(&name), brief_waiter(context, &name, wait));
@@ -23,7 +23,7 @@ pub async fn line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(conte
     .await;
 }
 
-pub async fn line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(context: CaseContext) {
+pub async fn queue_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(context: CaseContext) {
     let (driver, context) = (&context.driver().await, &context);
     undisturbed(context.short(), |ttl, name| async move {
         let waiter = behind_a_dead_holder(context, driver, &name, ttl).await;
@@ -33,7 +33,7 @@ pub async fn line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(conte
     .await;
 }
 
-pub async fn line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl(
+pub async fn queue_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl(
     context: CaseContext,
 ) {
     let (driver, context) = (&context.driver().await, &context);
@@ -53,7 +53,7 @@ pub async fn line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_t
     .await;
 }
 
-pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(context: CaseContext) {
+pub async fn queue_04_readers_promoted_together_hold_for_their_hold_ttls(context: CaseContext) {
     let (driver, context) = (&context.driver().await, &context);
     undisturbed(context.short(), |wait, name| async move {
         let writer = context.exclusive(&name);
@@ -77,7 +77,7 @@ pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(context:
     .await;
 }
 
-pub async fn line_05_a_renewal_with_others_in_line_never_shortens(context: CaseContext) {
+pub async fn queue_05_a_renewal_with_others_queued_never_shortens(context: CaseContext) {
     let driver = context.driver().await;
     let brief = |claim: &Arc<Claim>| {
         let mut brief = Claim::clone(claim);
@@ -116,7 +116,7 @@ pub async fn line_05_a_renewal_with_others_in_line_never_shortens(context: CaseC
     }
 }
 
-pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(context: CaseContext) {
+pub async fn queue_06_an_expired_holder_with_others_queued_is_not_revived(context: CaseContext) {
     let driver = context.driver().await;
     let ttl = context.short();
     let dead = context.claim_for("a", Mode::Exclusive, ttl);

@@ -12,9 +12,11 @@ use crate::concurrency::locked;
 use crate::driver::{Renewal, backoff};
 use crate::{Claim, Error};
 
-/// The first in line is asked about so often, where nobody tells it.
+/// The first in line is asked about so often, where no message comes; at first, while the list is likely to move,
+/// twice as often.
 const TICK: Duration = Duration::from_millis(10);
-/// Nobody in line is asked about more seldom than this, where nobody tells it.
+const QUICK: u32 = 8;
+/// No waiter is asked about more seldom than this, where no message comes.
 pub(super) const SELDOM: Duration = Duration::from_secs(1);
 /// The first in line is asked about no more seldom than this, however long it has been there.
 const SELDOM_FIRST: Duration = Duration::from_millis(100);
@@ -29,7 +31,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(200);
 type Ended = Box<dyn std::error::Error + Send + Sync>;
 
 /// A driver that has its waiting claims attended to.
-pub trait Attendant: Send + Sync + 'static {
+pub trait PolledDriver: Send + Sync + 'static {
     /// What messages call a claim.
     type Name: Eq + Hash + Send + Sync + 'static;
 
@@ -48,20 +50,20 @@ pub trait Attendant: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<Result<(Renewal, Option<Duration>), Error>>> + Send;
 
     /// Listens for messages until the connection breaks; says when it
-    /// [is listening](Waiters::is_listening). Never returns where there are no messages. Must not keep
+    /// [is listening](Waiters::listening_started). Never returns where there are no messages. Must not keep
     /// the driver alive while it waits.
     fn listen(driver: Weak<Self>) -> impl Future<Output = Result<(), Ended>> + Send;
 }
 
 impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
     /// Has the claims of this driver attended to from now on.
-    pub fn attend<D: Attendant<Name = K>>(&self, driver: &Arc<D>) {
+    pub fn start_polling<D: PolledDriver<Name = K>>(&self, driver: &Arc<D>) {
         let mut tasks = locked(&self.tasks);
         // They end together, with the runtime in which they were started.
         if tasks.iter().any(|task| !task.is_finished()) {
             return;
         }
-        self.told.store(false, Ordering::Relaxed);
+        self.notified.store(false, Ordering::Relaxed);
         let driver = Arc::downgrade(driver);
         *tasks = vec![
             tokio::spawn(ask_when_due(driver.clone())).abort_handle(),
@@ -72,12 +74,15 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
     fn asked(&self, waiter: &Waiter, answer: Result<(Renewal, Option<Duration>), Error>) {
         match answer {
             Ok((renewal, lease)) => {
-                if let Some(ahead) = waiter.told(renewal) {
+                if let Some(ahead) = waiter.answered(renewal) {
                     self.queued(&waiter.claim.id, ahead, lease);
                 }
             }
             Err(error) if error.is_retryable() => {
-                self.arm(&mut locked(&waiter.note), AFTER_FAILURE)
+                let mut note = locked(&waiter.note);
+                // The lost answer of this very request may be why.
+                note.ask_now = false;
+                self.arm(&mut note, AFTER_FAILURE);
             }
             Err(error) => waiter.end(Err(error)),
         }
@@ -86,21 +91,27 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
 
 /// After how long a claim behind so many is asked about again, that was asked about so often in vain.
 pub(super) fn pause(ahead: u32, asked: u32) -> Duration {
+    if ahead <= 1 && asked < QUICK {
+        return TICK / 2;
+    }
     let slower = (1 + asked / 16).min(100);
     let seldom = if ahead <= 1 { SELDOM_FIRST } else { SELDOM };
     (TICK * ahead.clamp(1, 1_000) * slower).min(seldom)
 }
 
-async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
-    while let Some(attendant) = driver.upgrade() {
-        let waiting = attendant.waiting();
-        // Where nobody tells them, those who would be asked about within half a tick are now: so there
+async fn ask_when_due<D: PolledDriver>(driver: Weak<D>) {
+    while let Some(driver) = driver.upgrade() {
+        let waiting = driver.waiting();
+        let now = SteadyClock.now();
+        let (mut due, next) = waiting.due(now);
+        // Where nobody tells them, those who would be asked about within half a tick are now, too: so there
         // are two requests a tick at most, whatever the number of waiters.
-        let early = if waiting.is_told() { Duration::ZERO } else { TICK / 2 };
-        let (due, next) = waiting.due(SteadyClock.now().after(early));
+        if !due.is_empty() && !waiting.gets_notifications() {
+            due = waiting.due(now.after(TICK / 2)).0;
+        }
         if due.is_empty() {
             let rearmed = waiting.rearmed.clone();
-            drop(attendant);
+            drop(driver);
             match next {
                 None => rearmed.notified().await,
                 Some(at) => tokio::select! {
@@ -110,32 +121,32 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
             }
             continue;
         }
-        due.iter().for_each(|waiter| locked(&waiter.note).at_once = false);
+        due.iter().for_each(|waiter| locked(&waiter.note).ask_now = false);
         let begun = tokio::time::Instant::now();
         let claims: Vec<_> = due.iter().map(|waiter| waiter.claim.clone()).collect();
-        for (waiter, answer) in due.iter().zip(attendant.ask(&claims).await) {
+        for (waiter, answer) in due.iter().zip(driver.ask(&claims).await) {
             waiting.asked(waiter, answer);
         }
-        if due.len() >= MANY && !waiting.is_told() {
-            drop(attendant);
+        if due.len() >= MANY && !waiting.gets_notifications() {
+            drop(driver);
             tokio::time::sleep(begun.elapsed() * REST).await;
         }
     }
 }
 
-async fn listen<D: Attendant>(driver: Weak<D>) {
+async fn listen<D: PolledDriver>(driver: Weak<D>) {
     let mut failures = 0;
     loop {
         let ended = D::listen(driver.clone()).await;
-        let Some(attendant) = driver.upgrade() else { return };
-        let waiting = attendant.waiting();
-        failures = if waiting.told.swap(false, Ordering::Relaxed) { 1 } else { failures + 1 };
+        let Some(driver) = driver.upgrade() else { return };
+        let waiting = driver.waiting();
+        failures = if waiting.notified.swap(false, Ordering::Relaxed) { 1 } else { failures + 1 };
         if let Err(error) = ended {
             tracing::debug!(%error, "nobody listens for wake-ups now; the driver asks");
         }
         // They had relied on being told.
-        waiting.ring_all();
-        drop(attendant);
+        waiting.ask_about_all();
+        drop(driver);
         // What keeps failing, as behind a pooler or without the right, is tried less and less often.
         tokio::time::sleep(backoff(failures) * (failures / 8).clamp(1, 25)).await;
     }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::claim_list::{
+    ApplyError, Change, ChangeKind, ClaimList, Entry, ListOperation, OperationResult, Tokens,
+};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{BreakMode, Patience, SetLimit};
-use lockkit_core::line::{Answer, Change, Entry, Line, Stop, Tokens, Verb, What};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token, queue};
 use proptest::prelude::*;
 
@@ -50,8 +52,8 @@ struct Rows {
 
 impl Rows {
     /// Loads all, applies, and writes what changed.
-    fn apply_whole(&mut self, step: &Verb<'_>, now: Moment) -> Answer {
-        let mut line = Line::window(self.rows.values().cloned(), None, self.given);
+    fn apply_whole(&mut self, step: &ListOperation<'_>, now: Moment) -> OperationResult {
+        let mut line = ClaimList::window(self.rows.values().cloned(), None, self.given);
         let mut tokens = Tokens::above(self.last);
         let applied = line.apply(step, now, &mut tokens).expect("nothing is missing");
         assert!(!applied.more);
@@ -63,24 +65,24 @@ impl Rows {
     /// The same with the first `size` rows, and the ones that the step is about.
     fn apply_window(
         &mut self,
-        step: &Verb<'_>,
+        step: &ListOperation<'_>,
         about: Option<&Claim>,
         now: Moment,
         size: usize,
-    ) -> Answer {
+    ) -> OperationResult {
         let mut size = size;
         let (front, known_to) = self.front(size);
         let named = self.rows.values().filter(|row| match (step, about) {
-            (Verb::Break(token, _), _) => row.token == *token,
+            (ListOperation::Break(token, _), _) => row.token == *token,
             // Who holds is at the front.
             (_, Some(claim)) => row.id == claim.id && !row.holds(),
             _ => false,
         });
         let named: Vec<Entry> = named.cloned().collect();
-        let mut line = Line::window(front, known_to, self.given);
+        let mut line = ClaimList::window(front, known_to, self.given);
         line.extend(named, known_to);
         let mut tokens = Tokens::above(self.last);
-        let mut more = |line: &mut Line| {
+        let mut more = |line: &mut ClaimList| {
             size += 1;
             let (front, known_to) = self.front(size);
             line.extend(front, known_to);
@@ -88,18 +90,18 @@ impl Rows {
         let mut applied = loop {
             match line.apply(step, now, &mut tokens) {
                 Ok(applied) => break applied,
-                Err(Stop::NeedMore) => more(&mut line),
+                Err(ApplyError::NeedMore) => more(&mut line),
                 Err(other) => panic!("{other:?}"),
             }
         };
         while applied.more {
             more(&mut line);
-            match line.apply(&Verb::Look, now, &mut tokens) {
+            match line.apply(&ListOperation::Advance, now, &mut tokens) {
                 Ok(looked) => {
                     applied.changes.extend(looked.changes);
                     applied.more = looked.more;
                 }
-                Err(stop) => assert_eq!(stop, Stop::NeedMore),
+                Err(stop) => assert_eq!(stop, ApplyError::NeedMore),
             }
         }
         self.last = tokens.last();
@@ -113,13 +115,13 @@ impl Rows {
         (front, known_to)
     }
 
-    fn write(&mut self, line: &Line, changes: &[Change]) {
+    fn write(&mut self, line: &ClaimList, changes: &[Change]) {
         for change in changes {
             match line.get(change.place) {
                 Some(row) => drop(self.rows.insert(change.place, row.clone())),
                 None => drop(self.rows.remove(&change.place)),
             }
-            if change.what == What::Left {
+            if change.kind == ChangeKind::Removed {
                 assert!(!self.rows.contains_key(&change.place));
             }
         }
@@ -156,27 +158,31 @@ impl Both {
         let given = self.whole.given;
         let step = match (act, &about) {
             (Act::Acquire(_, patience), Some(claim)) => {
-                Verb::Acquire { claim, with: (), patience, given }
+                ListOperation::Acquire { claim, with: (), patience, given }
             }
-            (Act::Renew(_), Some(claim)) => Verb::Renew(claim),
-            (Act::Release(_), Some(claim)) => Verb::Release(claim),
-            (Act::Shorten(_, ttl), Some(claim)) => Verb::Shorten(claim, Duration::from_millis(ttl)),
-            (Act::Downgrade(_), Some(claim)) => Verb::Downgrade(claim),
-            (Act::Raise(_, above), Some(claim)) => Verb::Raise(claim, self.token(above, 0)),
-            (Act::Break(back, force), _) => Verb::Break(self.token(0, back), force),
-            (Act::Resize(limit), _) => Verb::Resize { limit: SetLimit::To(limit), given },
+            (Act::Renew(_), Some(claim)) => ListOperation::Renew(claim),
+            (Act::Release(_), Some(claim)) => ListOperation::Release(claim),
+            (Act::Shorten(_, ttl), Some(claim)) => {
+                ListOperation::Shorten(claim, Duration::from_millis(ttl))
+            }
+            (Act::Downgrade(_), Some(claim)) => ListOperation::Downgrade(claim),
+            (Act::Raise(_, above), Some(claim)) => {
+                ListOperation::Raise(claim, self.token(above, 0))
+            }
+            (Act::Break(back, force), _) => ListOperation::Break(self.token(0, back), force),
+            (Act::Resize(limit), _) => ListOperation::Resize { limit: SetLimit::To(limit), given },
             (Act::Wait(ms), _) => {
                 self.now = self.now.after(Duration::from_millis(ms));
                 return;
             }
-            _ => Verb::Look,
+            _ => ListOperation::Advance,
         };
         let whole = self.whole.apply_whole(&step, self.now);
         let window = self.window.apply_window(&step, about.as_ref(), self.now, self.size);
         assert_eq!(window, whole, "the answer to {act:?}");
         assert_eq!(self.window.live(self.now), self.whole.live(self.now), "after {act:?}");
         assert_eq!(self.window.last, self.whole.last, "after {act:?}");
-        if let Answer::Limit(limit) = whole {
+        if let OperationResult::Limit(limit) = whole {
             (self.whole.given, self.window.given) = (Some(limit), Some(limit));
         }
         self.check_rule();
@@ -284,21 +290,22 @@ fn in_a_small_scope_every_sequence_keeps_the_rule_in_windows_too() {
 fn a_release_with_a_thousand_waiting_needs_the_first_three_claims_only() {
     let claims = pool(&[Mode::Exclusive; 1000]);
     let now = Moment::from_nanos(1_000_000_000);
-    let (mut whole, mut tokens) = (Line::new(), Tokens::above(0));
+    let (mut whole, mut tokens) = (ClaimList::new(), Tokens::above(0));
     for claim in &claims {
-        let step = Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
+        let step =
+            ListOperation::Acquire { claim, with: (), patience: Patience::Wait, given: None };
         whole.apply(&step, now, &mut tokens).unwrap();
     }
     let front: Vec<Entry> = whole.entries().take(3).cloned().collect();
     let known_to = Some(front[2].place);
-    let mut line = Line::window(front, known_to, None);
-    let step = Verb::Release(&claims[0]);
+    let mut line = ClaimList::window(front, known_to, None);
+    let step = ListOperation::Release(&claims[0]);
     let applied = line.apply(&step, now, &mut tokens).unwrap();
     assert!(!applied.more);
-    let changed = |change: &Change| (change.id, change.what);
+    let changed = |change: &Change| (change.id, change.kind);
     let changes: Vec<_> = applied.changes.iter().map(changed).collect();
     let (left, next) = (claims[0].id, claims[1].id);
-    assert_eq!(changes, [(left, What::Left), (next, What::Began)]);
+    assert_eq!(changes, [(left, ChangeKind::Removed), (next, ChangeKind::Promoted)]);
     let woken: Vec<_> = applied.changes.iter().filter(|c| c.wakes()).map(|c| c.id).collect();
     assert_eq!(woken, [left, next]);
 }

@@ -69,9 +69,9 @@ impl LockManager {
     ///
     /// # Round trips
     /// One a page on SQLite, PostgreSQL, MySQL and a lock service. On Redis the first page scans all
-    /// keys of the server, 1,000 in a request, and each page asks for its registers in one flight.
+    /// keys of the server, 1,000 in a request, and each page asks for its registers in one round trip.
     /// ZooKeeper lists all names for each page and reads its registers, values included, 64 in a
-    /// flight. etcd reads them with their values, 32 in a request.
+    /// round trip. etcd reads them with their values, 32 in a request.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where there are no registers.

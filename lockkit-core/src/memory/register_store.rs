@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::MemoryDriver;
-use super::bells::Calls;
 use super::store::least_name;
+use super::waiting_tasks::WakeUps;
 use crate::clock::Moment;
 use crate::driver::{
     Attempted, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Version, Write, WriteId,
@@ -35,7 +35,7 @@ struct Register {
 }
 
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct RegisterStore {
     registers: BTreeMap<RegisterKey, Register>,
     /// Of all registers, so that versions grow where one was forgotten.
     last_version: u64,
@@ -43,7 +43,7 @@ pub(super) struct Shelf {
     watchers: Arc<Watchers<RegisterKey>>,
 }
 
-impl Shelf {
+impl RegisterStore {
     pub(super) fn new(watchers: &Arc<Watchers<RegisterKey>>) -> Self {
         Self {
             registers: BTreeMap::new(),
@@ -54,7 +54,7 @@ impl Shelf {
     }
 
     pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<Entry> {
-        self.settle(now);
+        self.expire(now);
         let register = self.registers.get(at)?;
         Some(Entry {
             value: register.value.clone()?,
@@ -65,7 +65,7 @@ impl Shelf {
 
     /// A page of the registers that have a value, in the order of their names.
     pub(super) fn list(&mut self, request: &RegisterRequest, now: Moment) -> Listed<RegisterState> {
-        self.settle(now);
+        self.expire(now);
         let key = |name| RegisterKey { namespace: request.namespace.clone(), name };
         let from = match (&request.after, least_name(&request.prefix)) {
             (Some(after), _) => Bound::Excluded(key(after.clone())),
@@ -89,7 +89,7 @@ impl Shelf {
 
     /// The namespaces in which a register has a value.
     pub(super) fn namespaces(&mut self, now: Moment) -> BTreeSet<Namespace> {
-        self.settle(now);
+        self.expire(now);
         let there = self.registers.iter().filter(|(_, register)| register.value.is_some());
         there.map(|(at, _)| at.namespace.clone()).collect()
     }
@@ -101,7 +101,7 @@ impl Shelf {
         seen: Option<Version>,
         now: Moment,
     ) -> (bool, Option<Moment>) {
-        self.settle(now);
+        self.expire(now);
         let register = self.registers.get(at).filter(|r| r.value.is_some());
         let differs = register.map(|r| r.version) != seen;
         (differs, register.and_then(|r| r.due))
@@ -117,9 +117,9 @@ impl Shelf {
         at: &RegisterKey,
         write: &Write,
         now: Moment,
-        calls: &mut Calls,
+        wake_ups: &mut WakeUps,
     ) -> WriteResult {
-        self.settle(now);
+        self.expire(now);
         let old = self.registers.get(at);
         let highest = old.and_then(|old| old.token);
         let found = Found {
@@ -145,7 +145,7 @@ impl Shelf {
             None => forgotten_at(&register, now),
         };
         self.put(at, register);
-        calls.extend(self.watchers.of(at));
+        wake_ups.extend(self.watchers.of(at));
         WriteResult::Stored(version)
     }
 
@@ -162,7 +162,7 @@ impl Shelf {
 
     /// Ends the values whose time is over, and forgets registers that have nothing to remember.
     /// Who watches one of them keeps the time on its own.
-    fn settle(&mut self, now: Moment) {
+    fn expire(&mut self, now: Moment) {
         while self.due.first().is_some_and(|(due, _)| *due <= now)
             && let Some((ended, at)) = self.due.pop_first()
         {
@@ -188,7 +188,7 @@ fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
 #[async_trait]
 impl Registers for MemoryDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.shared.shelf.apply(|shelf, now, _| shelf.load(at, now))
+        self.shared.registers.apply(|registers, now, _| registers.load(at, now))
     }
 
     async fn write(
@@ -200,7 +200,9 @@ impl Registers for MemoryDriver {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        self.shared.shelf.apply(|shelf, now, calls| shelf.write(at, write, now, calls).into())
+        self.shared
+            .registers
+            .apply(|registers, now, wake_ups| registers.write(at, write, now, wake_ups).into())
     }
 
     async fn changed(
@@ -208,20 +210,20 @@ impl Registers for MemoryDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
-        let watching = self.shared.shelf.watchers.watch(at.clone());
+        let watching = self.shared.registers.watchers.watch(at.clone());
         loop {
-            let (seen, end) = self.shared.shelf.apply(|shelf, now, _| {
-                let (differs, end) = shelf.look(at, after, now);
-                (differs.then(|| shelf.load(at, now)), end)
+            let (seen, end) = self.shared.registers.apply(|registers, now, _| {
+                let (differs, end) = registers.look(at, after, now);
+                (differs.then(|| registers.load(at, now)), end)
             })?;
             if let Some(entry) = seen {
                 return Ok(entry);
             }
-            self.shared.shelf.wait(&watching.bell, end).await;
+            self.shared.registers.wait(&watching.wake, end).await;
         }
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.shared.shelf.apply(|shelf, now, _| shelf.list(request, now))
+        self.shared.registers.apply(|registers, now, _| registers.list(request, now))
     }
 }

@@ -1,0 +1,6 @@
+//! Hand-overs of one lock within a process on database servers: what they cost, and who learns of them.
+
+mod costs;
+mod grants;
+mod scene;
+mod storm;
