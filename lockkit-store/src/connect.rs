@@ -1,0 +1,232 @@
+//! How a driver begins and ends: the layout of the store, the capabilities, and the tasks in the background.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use lockkit_core::capabilities::{LeaseClock, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::clock::sleep_until;
+use lockkit_core::driver::{BatchLimits, KnownBases, locked};
+use lockkit_core::state::Health;
+use lockkit_core::waiting::RegisterWatchers;
+use lockkit_core::{Capabilities, Error, Result};
+
+use crate::claims::{OwnClaim, OwnClaims};
+use crate::context::StoreContext;
+use crate::document::{FORMAT, META, MetaDocument, decode, encode, session_key};
+use crate::driver::{DriverInner, StoreDriver};
+use crate::options::StoreOptions;
+use crate::queues::Operation;
+use crate::session::forbidden;
+use crate::store::{ChangeReporter, PutOutcome, Store};
+use crate::waiters::Waiters;
+
+/// How often some sessions of others are looked at, to remove those of crashed processes.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// A release that failed is repeated after this.
+const RELEASE_AGAIN: Duration = Duration::from_millis(500);
+/// Attempts to find or write the layout.
+const LAYOUT_ATTEMPTS: u32 = 5;
+
+impl StoreDriver {
+    /// Opens a store: checks its configuration, and writes the layout when it is first used.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the store without the layout or with it.
+    pub async fn connect(store: Arc<dyn Store>, options: StoreOptions) -> Result<Self> {
+        let findings = store.examine().await?;
+        let mut context = StoreContext::new(store, &options);
+        context.shards = layout(&context).await?;
+        let context = Arc::new(context);
+        let own = Arc::new(OwnClaims::default());
+        let inner = Arc::new(DriverInner {
+            waiters: Arc::new(Waiters::new(own.clone(), context.shards)),
+            capabilities: capabilities(&context),
+            context,
+            own,
+            workers: Mutex::new(HashMap::new()),
+            offsets: KnownBases::default(),
+            register_watchers: RegisterWatchers::default(),
+            findings,
+            tasks: Mutex::default(),
+        });
+        let tasks = [
+            tokio::spawn(end_overdue(Arc::downgrade(&inner))),
+            tokio::spawn(sweep(Arc::downgrade(&inner))),
+            tokio::spawn(watch(Arc::downgrade(&inner))),
+        ];
+        locked(&inner.tasks).extend(tasks.iter().map(tokio::task::JoinHandle::abort_handle));
+        Ok(Self { inner })
+    }
+}
+
+/// The number of shards that is written in the layout, after writing it if it is missing.
+async fn layout(context: &StoreContext) -> Result<u32> {
+    let mut failure = context.unavailable("the layout could not be written");
+    for _ in 0..LAYOUT_ATTEMPTS {
+        if let Some(found) = context.read(META).await? {
+            let meta: MetaDocument = decode(context.backend(), "the layout", &found.bytes)?;
+            if meta.format == FORMAT && meta.shards > 0 {
+                return Ok(meta.shards);
+            }
+            let message = format!(
+                "the store has format {} of lockkit's layout, and this version knows format {FORMAT}",
+                meta.format
+            );
+            return Err(Error::permanent(context.backend(), message));
+        }
+        let meta = MetaDocument { format: FORMAT, shards: context.facts.shards, id: context.id() };
+        match context.store.put_if(META, &encode(&meta), None).await {
+            PutOutcome::Stored(_) => return Ok(meta.shards),
+            PutOutcome::Forbidden(cause) => return Err(forbidden(context, &cause)),
+            PutOutcome::Conflict(_) => {}
+            PutOutcome::Throttled { pause, cause } => {
+                failure = context.unavailable(cause.to_string());
+                tokio::time::sleep(pause + context.part_of(pause)).await;
+            }
+            PutOutcome::Unknown(cause) => failure = context.unavailable(cause.to_string()),
+        }
+    }
+    Err(failure)
+}
+
+fn capabilities(context: &StoreContext) -> Capabilities {
+    let facts = &context.facts;
+    let mut capabilities = Capabilities::of(facts.name);
+    capabilities.lease_clock = LeaseClock::Observers;
+    capabilities.lease_scope = LeaseScope::Session;
+    capabilities.min_ttl = facts.min_ttl;
+    // A beat is seen one pause between reads late; the last one is acted upon at the next poll, and then the
+    // queue is read and swapped.
+    capabilities.expiry_slack = context.session_pace() * 2 + facts.pace * 4;
+    capabilities.wake_up = WakeUp::Poll { within: facts.pace * 2 };
+    capabilities.token_source = TokenSource::ClientClocks;
+    capabilities.raise = true;
+    capabilities.resize = true;
+    capabilities.registers = true;
+    capabilities.namespaces = true;
+    capabilities.batches = BatchLimits::of(64, 16);
+    capabilities.batches.same_key = true;
+    capabilities.faults = facts.faults;
+    capabilities
+}
+
+/// Takes out the claims that core stopped renewing, although other claims keep their session alive.
+async fn end_overdue(driver: Weak<DriverInner>) {
+    while let Some(inner) = driver.upgrade() {
+        let context = inner.context.clone();
+        let (over, next) = inner.own.end_overdue(context.now());
+        let releases = over.iter().map(|own| inner.end(own));
+        futures_util::future::join_all(releases).await;
+        if !over.is_empty() {
+            continue;
+        }
+        let own = inner.own.clone();
+        drop(inner);
+        tokio::select! {
+            () = own.changed() => {}
+            () = async {
+                match next {
+                    Some(next) => sleep_until(&*context.clock, next).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+        }
+    }
+}
+
+/// Now and then, looks for sessions of processes that crashed, and drops sessions that are not used.
+async fn sweep(driver: Weak<DriverInner>) {
+    loop {
+        let Some(inner) = driver.upgrade() else { return };
+        let pause = SWEEP_EVERY / 2 + inner.context.part_of(SWEEP_EVERY);
+        drop(inner);
+        tokio::time::sleep(pause).await;
+        let Some(inner) = driver.upgrade() else { return };
+        if let Err(error) = inner.context.sweep().await {
+            tracing::debug!(%error, "looking for sessions of crashed processes failed");
+        }
+        inner.remove_unused_sessions(false).await;
+    }
+}
+
+/// Listens for changes, where the store reports them.
+async fn watch(driver: Weak<DriverInner>) {
+    let mut failures = 0;
+    loop {
+        let Some(inner) = driver.upgrade() else { return };
+        let (store, waiters) = (inner.context.store.clone(), inner.waiters.clone());
+        drop(inner);
+        let (reported, listener) = (driver.clone(), waiters.clone());
+        let reporter = ChangeReporter::new(move |key| {
+            let Some(inner) = reported.upgrade() else { return };
+            match key {
+                Some(key) => inner.changed(key),
+                None => {
+                    listener.set_notified(true);
+                    inner.poll_all();
+                }
+            }
+        });
+        let ended = store.watch(&reporter).await;
+        waiters.set_notified(false);
+        if let Err(error) = ended {
+            tracing::debug!(%error, "changes are not reported now; waiters poll");
+        }
+        failures += 1;
+        tokio::time::sleep(lockkit_core::driver::backoff(failures)).await;
+    }
+}
+
+impl DriverInner {
+    async fn end(&self, own: &OwnClaim) {
+        match self.apply(Operation::Release(own.claim.clone())).await {
+            Ok(_) => self.own.left(&own.claim.id),
+            Err(error) => {
+                tracing::debug!(%error, "a claim that is not renewed could not be released yet");
+                self.own.end_again(&own.claim.id, self.context.now().after(RELEASE_AGAIN));
+            }
+        }
+    }
+
+    fn changed(&self, key: &str) {
+        let shard = key.strip_prefix("l/").and_then(|shard| shard.parse().ok());
+        if let Some(shard) = shard.filter(|shard| self.waiters.is_watched(*shard)) {
+            self.poll(shard);
+        } else if key.starts_with(crate::document::REGISTERS) {
+            self.register_watchers.notify(Some(key));
+        }
+    }
+
+    fn poll_all(&self) {
+        (0..self.context.shards).filter(|shard| self.waiters.is_watched(*shard)).for_each(
+            |shard| {
+                self.poll(shard);
+            },
+        );
+        self.register_watchers.notify(None);
+    }
+
+    async fn remove_unused_sessions(&self, at_end: bool) {
+        for session in self.own.take_unused(self.context.now(), at_end).await {
+            if let Err(error) = self.context.store.remove(&session_key(&session.id)).await {
+                tracing::debug!(%error, "a session could not be removed; it will end by itself");
+            }
+        }
+    }
+
+    pub(crate) async fn health(&self) -> Result<Health> {
+        let mut health = Health::well(self.context.backend());
+        self.context.read(META).await?;
+        for finding in &self.findings {
+            health = health.with(finding.clone());
+        }
+        Ok(health)
+    }
+
+    pub(crate) async fn close(&self) {
+        locked(&self.tasks).drain(..).for_each(|task| task.abort());
+        self.remove_unused_sessions(true).await;
+        locked(&self.workers).clear();
+    }
+}

@@ -1,0 +1,199 @@
+//! What the parts of a driver share: the store, its clocks, and how its documents are read.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkit_core::Error;
+use lockkit_core::clock::{Clock, ClockPair, Moment, SteadyClock, unix_ms};
+use lockkit_core::driver::{ClaimId, locked};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+use crate::options::StoreOptions;
+use crate::rules::{Rules, StoreRule};
+use crate::sights::Sights;
+use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, StoreFacts};
+
+/// How often a read is repeated that is older than one before.
+const OLD_READS: u32 = 8;
+/// For how long an operation is repeated before it fails. Shorter where schedules are searched, whose TTLs are
+/// short as well.
+pub(crate) const LONGEST_ATTEMPT: Duration =
+    Duration::from_millis(if cfg!(test) { 300 } else { 5_000 });
+/// Keys whose newest version is remembered on ordered stores.
+const MOST_ORDERS: usize = 100_000;
+
+/// What the parts of a driver share.
+pub(crate) struct StoreContext {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) facts: StoreFacts,
+    /// As written in the layout, which the facts may differ from.
+    pub(crate) shards: u32,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Whether `clock` is the system's, which observers read more carefully.
+    is_system_clock: bool,
+    pub(crate) rules: Rules,
+    pub(crate) sights: Sights,
+    random: Option<Mutex<StdRng>>,
+    /// The newest version seen of each key, on stores whose reads may go back.
+    orders: Mutex<HashMap<String, u64>>,
+}
+
+impl fmt::Debug for StoreContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreContext").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl StoreContext {
+    pub(crate) fn new(store: Arc<dyn Store>, options: &StoreOptions) -> Self {
+        let mut facts = store.facts().clone();
+        facts.pace = options.pace.unwrap_or(facts.pace);
+        facts.min_ttl = options.min_ttl.unwrap_or(facts.min_ttl);
+        Self {
+            shards: facts.shards,
+            store,
+            facts,
+            clock: options.clock.clone().unwrap_or_else(SteadyClock::shared),
+            is_system_clock: options.clock.is_none(),
+            rules: options.rules,
+            sights: Sights::default(),
+            random: options.seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))),
+            orders: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.facts.name
+    }
+
+    /// Now, for an owner: on the clock that counts what the faster of two clocks counts.
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Now, for an observer: a pair of clocks, of which the slower counts.
+    pub(crate) fn observed_now(&self) -> ClockPair {
+        match self.is_system_clock {
+            true => ClockPair::now(),
+            false => ClockPair { boot: self.clock.now(), raw: self.clock.now() },
+        }
+    }
+
+    /// The wall clock, in milliseconds since 1970.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        match self.is_system_clock {
+            true => unix_ms(),
+            false => self.clock.now().as_nanos() / 1_000_000,
+        }
+    }
+
+    /// The wall clock, in microseconds since 1970.
+    pub(crate) fn wall_us(&self) -> u64 {
+        match self.is_system_clock {
+            true => unix_ms().saturating_mul(1_000),
+            false => self.clock.now().as_nanos() / 1_000,
+        }
+    }
+
+    /// A new random id in hexadecimal.
+    pub(crate) fn id(&self) -> String {
+        match &self.random {
+            None => ClaimId::random().to_hex(),
+            Some(random) => {
+                let mut bytes = [0; 16];
+                locked(random).fill_bytes(&mut bytes);
+                ClaimId::from_bytes(bytes).to_hex()
+            }
+        }
+    }
+
+    /// A random part of a duration.
+    pub(crate) fn part_of(&self, duration: Duration) -> Duration {
+        let part: f64 = match &self.random {
+            None => rand::rng().random(),
+            Some(random) => locked(random).random(),
+        };
+        duration.mul_f64(part)
+    }
+
+    /// How often the session of a claim that is in the way is read.
+    pub(crate) fn session_pace(&self) -> Duration {
+        self.facts.pace * 4
+    }
+
+    /// The error of an operation that found no answer in time.
+    pub(crate) fn unavailable(&self, why: impl Into<String>) -> Error {
+        Error::retryable(self.backend(), why.into())
+    }
+
+    /// Reads a document; `None` where there is none. Repeats a read that is older than one before.
+    pub(crate) async fn read(&self, key: &str) -> Result<Option<Document>, Error> {
+        match self.read_unless(key, None).await? {
+            ReadOutcome::Document(document) => Ok(Some(document)),
+            ReadOutcome::Absent | ReadOutcome::Same => Ok(None),
+        }
+    }
+
+    /// As [`read`](Self::read), for a document that is known in this version.
+    pub(crate) async fn read_unless(
+        &self,
+        key: &str,
+        unless: Option<&DocumentVersion>,
+    ) -> Result<ReadOutcome, Error> {
+        for attempt in 1..=OLD_READS {
+            let outcome = self.read_once(key, unless).await?;
+            let version = match &outcome {
+                ReadOutcome::Document(document) => Some(&document.version),
+                ReadOutcome::Same => unless,
+                ReadOutcome::Absent => None,
+            };
+            if self.goes_forward(key, version) || attempt == OLD_READS && version.is_none() {
+                return Ok(outcome);
+            }
+            tokio::time::sleep(self.part_of(Duration::from_millis(10 << attempt))).await;
+        }
+        Err(self.unavailable("the store keeps answering with an older document than before"))
+    }
+
+    async fn read_once(
+        &self,
+        key: &str,
+        unless: Option<&DocumentVersion>,
+    ) -> Result<ReadOutcome, Error> {
+        match self.store.get(key, unless).await {
+            Err(StoreError::Throttled { pause, .. }) => {
+                tokio::time::sleep(pause + self.part_of(pause)).await;
+                let again = self.store.get(key, unless).await;
+                again.map_err(|error| error.into_error(self.backend()))
+            }
+            outcome => outcome.map_err(|error| error.into_error(self.backend())),
+        }
+    }
+
+    /// Notes a version that was read or written; `false` when a newer one was seen before.
+    pub(crate) fn goes_forward(&self, key: &str, version: Option<&DocumentVersion>) -> bool {
+        let order = match version {
+            Some(version) => match version.order() {
+                Some(order) => order,
+                None => return true,
+            },
+            None => 0,
+        };
+        let mut orders = locked(&self.orders);
+        if orders.len() >= MOST_ORDERS {
+            orders.clear();
+        }
+        let seen = orders.entry(key.to_owned()).or_default();
+        let forward = order >= *seen;
+        *seen = order.max(*seen);
+        forward || !self.rules.keeps(StoreRule::ReadsGoForward)
+    }
+
+    /// The document was removed by this process: its absence is no older read.
+    pub(crate) fn removed(&self, key: &str) {
+        locked(&self.orders).remove(key);
+    }
+}

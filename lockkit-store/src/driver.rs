@@ -1,0 +1,496 @@
+//! The driver: every operation of [`LockDriver`], as requests to the tasks of shards and sessions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lockkit_core::claim_list::OperationResult;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
+    KnownBases, LeaseStart, LockDriver, Registers, Released, Renewal, SetLimit, locked,
+};
+use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::waiting::RegisterWatchers;
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Space,
+    Token,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use crate::claims::{OwnClaim, OwnClaims};
+use crate::context::StoreContext;
+use crate::document::shard_of;
+use crate::queues::{Operation, ShardAnswer};
+use crate::session::{BeatError, Session};
+use crate::shard::{PendingOperation, ShardReply, ShardRequest, ShardWorker};
+use crate::waiters::{Waiters, lease_start};
+
+/// Locks and registers in a [`Store`](crate::Store). Cheap to clone; clones share their sessions.
+#[derive(Clone)]
+pub struct StoreDriver {
+    pub(crate) inner: Arc<DriverInner>,
+}
+
+impl fmt::Debug for StoreDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = &self.inner.context.store;
+        f.debug_struct("StoreDriver").field("store", store).finish_non_exhaustive()
+    }
+}
+
+/// What clones of a driver and its tasks share.
+pub(crate) struct DriverInner {
+    pub(crate) context: Arc<StoreContext>,
+    pub(crate) own: Arc<OwnClaims>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) workers: Mutex<HashMap<u32, mpsc::UnboundedSender<ShardRequest>>>,
+    pub(crate) offsets: KnownBases,
+    pub(crate) register_watchers: RegisterWatchers,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Drop for DriverInner {
+    fn drop(&mut self) {
+        locked(&self.tasks).iter().for_each(AbortHandle::abort);
+    }
+}
+
+#[async_trait]
+impl LockDriver for StoreDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.inner.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.context.clock.clone()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        let released = batch.releases.iter().map(|claim| self.inner.release(claim));
+        let acquired = self.inner.acquire_all(batch.acquires);
+        let (released, acquired) = tokio::join!(join_all(released), acquired);
+        Ok(BatchOutcome { released, acquired })
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
+        let inner = &self.inner;
+        let mut outcome = inner.waiters.add(claim);
+        let _waiting = Waiting { waiters: &inner.waiters, claim };
+        inner.poll(shard_of(&claim.key, inner.context.shards));
+        let outcome = outcome.wait_for(Option::is_some).await;
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        outcome.unwrap_or(Err(Error::Lost { reason: LossReason::Expired }))
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
+        Ok(self.inner.renew(claims, Operation::Renew).await)
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
+        self.inner.renew_one(claim, Operation::Downgrade).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal> {
+        self.inner.renew_one(claim, |claim| Operation::Raise(claim, token)).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        mode: BreakMode,
+        record: &BreakRecord,
+    ) -> Result<bool> {
+        self.inner.break_claim(key, token, mode, record).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
+        self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
+        self.inner.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>> {
+        self.inner.namespaces(after, limit).await
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
+        loop {
+            let now = self.inspect(key).await?;
+            if !now.same_queue(seen) {
+                return Ok(now);
+            }
+            tokio::time::sleep(self.inner.context.facts.pace).await;
+        }
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
+        if key.space != Space::Semaphore {
+            return Err(self.unsupported("resizing a semaphore"));
+        }
+        let (answer, _) = self.inner.apply(Operation::Resize { key: key.clone(), limit }).await?;
+        match answer.answer {
+            OperationResult::Limit(limit) => Ok(limit),
+            other => Err(self.inner.unexpected(&other)),
+        }
+    }
+
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
+        let offset = self.inner.offset(namespace).await?;
+        self.inner.offsets.saw(self.inner.context.backend(), namespace, offset)
+    }
+
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
+        self.inner.raise_offset(namespace, base).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.inner.close()).await;
+    }
+}
+
+/// A claim is waited for, as long as this lives.
+struct Waiting<'a> {
+    waiters: &'a Waiters,
+    claim: &'a Claim,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waiters.remove(self.claim);
+    }
+}
+
+impl DriverInner {
+    /// Sends an operation to its shard's task; the answer comes where the receiver waits.
+    fn send(&self, operation: Operation) -> oneshot::Receiver<ShardReply> {
+        let shard = shard_of(operation.key(), self.context.shards);
+        let (reply, answer) = oneshot::channel();
+        let request = ShardRequest::Apply(PendingOperation { operation, reply });
+        let _ = self.worker(shard).send(request);
+        answer
+    }
+
+    /// Has the waiters of a shard looked after now.
+    pub(crate) fn poll(&self, shard: u32) {
+        let _ = self.worker(shard).send(ShardRequest::Poll);
+    }
+
+    pub(crate) fn worker(&self, shard: u32) -> mpsc::UnboundedSender<ShardRequest> {
+        let mut workers = locked(&self.workers);
+        let running = workers.get(&shard).filter(|worker| !worker.is_closed());
+        let running = running
+            .cloned()
+            .unwrap_or_else(|| ShardWorker::start(&self.context, &self.waiters, shard));
+        workers.insert(shard, running.clone());
+        running
+    }
+
+    /// Waits for an answer. The shard's task ends with its runtime, after which nothing is known.
+    async fn answer(&self, answer: oneshot::Receiver<ShardReply>) -> ShardReply {
+        let ended = |_| Err(BatchError::unknown(self.context.unavailable("the runtime has ended")));
+        answer.await.unwrap_or_else(ended)
+    }
+
+    pub(crate) async fn apply(
+        &self,
+        operation: Operation,
+    ) -> Result<(ShardAnswer, u32), BatchError> {
+        let answer = self.send(operation);
+        self.answer(answer).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Attempted<Released>, BatchError> {
+        self.waiters.remove(claim);
+        let answer = self.send(Operation::Release(claim.clone()));
+        let (answer, ambiguous) = self.answer(answer).await?;
+        match answer.answer {
+            OperationResult::Released(released) => {
+                self.own.left(&claim.id);
+                Ok(Attempted::after(ambiguous, released))
+            }
+            other => Err(BatchError::refused(self.unexpected(&other))),
+        }
+    }
+
+    /// Acquires in their order; those of one TTL are sent together, once their session has a fresh beat.
+    async fn acquire_all(
+        &self,
+        acquires: &[Acquire],
+    ) -> Vec<Result<Attempted<Acquisition>, BatchError>> {
+        let mut by_ttl: BTreeMap<Duration, Vec<usize>> = BTreeMap::new();
+        for (at, acquire) in acquires.iter().enumerate() {
+            by_ttl.entry(acquire.claim.hold_ttl).or_default().push(at);
+        }
+        let groups = by_ttl.into_values().map(|group| self.acquire_group(acquires, group));
+        let mut results: Vec<_> = join_all(groups).await.into_iter().flatten().collect();
+        results.sort_by_key(|(at, _)| *at);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    async fn acquire_group(
+        &self,
+        acquires: &[Acquire],
+        group: Vec<usize>,
+    ) -> Vec<(usize, Result<Attempted<Acquisition>, BatchError>)> {
+        let mut sent = Vec::with_capacity(group.len());
+        for at in group {
+            sent.push((at, self.send_acquire(&acquires[at]).await));
+        }
+        let results = sent.into_iter().map(async |(at, sent)| {
+            let result = match sent {
+                Ok(sent) => self.acquired(&acquires[at].claim, sent).await,
+                Err(error) => Err(BatchError::refused(error)),
+            };
+            (at, result)
+        });
+        join_all(results).await
+    }
+
+    async fn send_acquire(&self, acquire: &Acquire) -> Result<SentAcquire> {
+        let Acquire { claim, patience } = acquire;
+        if claim.lifetime == Lifetime::Detached {
+            let backend = self.context.backend();
+            return Err(Error::Unsupported {
+                operation: "claims that outlive their process",
+                backend,
+            });
+        }
+        let session = self.own.session_for(&self.context, claim).await?;
+        self.waiters.add_own_session(&session);
+        let is_new = self.own.enter(claim, &session, self.context.now());
+        let operation = Operation::Acquire {
+            claim: claim.clone(),
+            patience: *patience,
+            session: session.id.clone(),
+        };
+        Ok(SentAcquire { is_new, session, answer: self.send(operation) })
+    }
+
+    async fn acquired(
+        &self,
+        claim: &Arc<Claim>,
+        SentAcquire { is_new, session, answer }: SentAcquire,
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let (answer, ambiguous) = match self.answer(answer).await {
+            Ok(answered) => answered,
+            Err(error) => {
+                // An acquire that may be carried out later is kept until it is released or over.
+                if error.ambiguous == 0 && is_new {
+                    self.own.left(&claim.id);
+                }
+                return Err(error);
+            }
+        };
+        let ended = match &answer.answer {
+            OperationResult::Holds(_) | OperationResult::Waits(_) => {
+                self.why_ended(claim, &session, &answer)
+            }
+            _ => None,
+        };
+        let result = match ended {
+            Some(ended) => Err(Error::Lost { reason: LossReason::from(ended) }),
+            None => {
+                let broken = answer.broken.clone();
+                answer.answer.acquisition(claim, answer.ahead, || Ok(broken))
+            }
+        };
+        let now = self.context.now();
+        match result {
+            Ok(Acquisition::Granted(grant)) => {
+                let grant = self.counted(grant, claim, &session);
+                if !self.own.extend(&claim.id, true, grant.ttl, now) {
+                    return Err(BatchError::refused(given_up()).after(ambiguous));
+                }
+                Ok(Attempted::after(ambiguous, Acquisition::Granted(grant)))
+            }
+            Ok(Acquisition::Queued { ahead }) => {
+                if !self.own.extend(&claim.id, false, claim.wait_ttl, now) {
+                    return Err(BatchError::refused(given_up()).after(ambiguous));
+                }
+                Ok(Attempted::after(ambiguous, Acquisition::Queued { ahead }))
+            }
+            Ok(Acquisition::Busy) => {
+                self.own.left(&claim.id);
+                Ok(Attempted::after(ambiguous, Acquisition::Busy))
+            }
+            Err(error) => {
+                if ambiguous == 0 && is_new {
+                    self.own.left(&claim.id);
+                }
+                Err(BatchError::refused(error).after(ambiguous))
+            }
+        }
+    }
+
+    /// Why a claim that is in its queue is not to be renewed.
+    fn why_ended(
+        &self,
+        claim: &Claim,
+        session: &Session,
+        answer: &ShardAnswer,
+    ) -> Option<ClaimEnd> {
+        if let Some(record) = session.mark(&claim.id) {
+            return Some(ClaimEnd::Broken(record));
+        }
+        let is_of_session = answer.session.as_ref().is_none_or(|it| *it == session.id);
+        (session.is_lost() || !is_of_session).then_some(ClaimEnd::SessionEnded)
+    }
+
+    /// A grant whose lease counts from the beat that was found.
+    fn counted(&self, grant: Grant, claim: &Claim, session: &Session) -> Grant {
+        let start = LeaseStart::Sent(lease_start(&self.context, session.beat_sent()));
+        Grant { start, ttl: claim.hold_ttl.min(session.ttl), ..grant }
+    }
+
+    async fn renew_one(
+        &self,
+        claim: &Arc<Claim>,
+        operation: impl Fn(Arc<Claim>) -> Operation,
+    ) -> Result<Renewal> {
+        let renewed = self.renew(std::slice::from_ref(claim), operation).await;
+        renewed.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
+    }
+
+    /// One beat for each session, and one read of each shard that has one of these claims.
+    async fn renew(
+        &self,
+        claims: &[Arc<Claim>],
+        operation: impl Fn(Arc<Claim>) -> Operation,
+    ) -> Vec<Result<Renewal>> {
+        let now = self.context.now();
+        let own: Vec<_> = claims.iter().map(|claim| self.own.get(&claim.id)).collect();
+        let mut sessions: BTreeMap<&str, (&Session, bool)> = BTreeMap::new();
+        for own in own.iter().flatten().filter(|own| !own.is_over) {
+            if own.session.mark(&own.claim.id).is_none() {
+                self.own.is_asked_for(&own.claim.id, now);
+            }
+            let entry = sessions.entry(&own.session.id).or_insert((&own.session, false));
+            entry.1 |= own.holds;
+        }
+        let beats = sessions.into_iter().map(async |(id, (session, holds))| {
+            // Claims that only wait are kept alive by a beat of the last third of the TTL.
+            let since = if holds { now } else { now.before(session.ttl / 3) };
+            (id, session.fresh(since).await)
+        });
+        let beats: BTreeMap<_, _> = join_all(beats).await.into_iter().collect();
+        let renewals = claims.iter().zip(&own).map(|(claim, own)| {
+            let own = own.as_ref().filter(|own| !own.is_over);
+            let beat = own.and_then(|own| beats.get(own.session.id.as_str()));
+            self.renew_with(claim, own, beat, operation(claim.clone()))
+        });
+        join_all(renewals).await
+    }
+
+    async fn renew_with(
+        &self,
+        claim: &Arc<Claim>,
+        own: Option<&OwnClaim>,
+        beat: Option<&Result<lockkit_core::clock::Moment, BeatError>>,
+        operation: Operation,
+    ) -> Result<Renewal> {
+        let (Some(own), Some(beat)) = (own, beat) else {
+            let broken = self.break_of(claim).await?;
+            return Ok(Renewal::Ended(broken.map_or(ClaimEnd::NotFound, ClaimEnd::Broken)));
+        };
+        match beat {
+            Ok(_) => {}
+            Err(BeatError::Store(error)) => return Err(error.clone()),
+            Err(BeatError::Lost) => {
+                self.own.left(&claim.id);
+                return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
+            }
+        }
+        let (answer, _) = self.apply(operation).await?;
+        let ended = match &answer.answer {
+            OperationResult::Holds(_) | OperationResult::Waits(_) => {
+                self.why_ended(claim, &own.session, &answer)
+            }
+            _ => None,
+        };
+        if let Some(ended) = ended {
+            return Ok(Renewal::Ended(ended));
+        }
+        let now = self.context.now();
+        let is_broken = answer.answer == OperationResult::Broken;
+        let broken = answer.broken.clone();
+        match answer.answer.renewal::<Error>(answer.ahead, || Ok(broken))? {
+            Renewal::Holds(grant) => {
+                let grant = self.counted(grant, claim, &own.session);
+                let lives = self.own.extend(&claim.id, true, grant.ttl, now);
+                Ok(if lives { Renewal::Holds(grant) } else { Renewal::Ended(ClaimEnd::NotFound) })
+            }
+            Renewal::Waits { ahead } => {
+                let lives = self.own.extend(&claim.id, false, claim.wait_ttl, now);
+                let ended = Renewal::Ended(ClaimEnd::NotFound);
+                Ok(if lives { Renewal::Waits { ahead } } else { ended })
+            }
+            ended => {
+                if !is_broken {
+                    self.own.left(&claim.id);
+                }
+                Ok(ended)
+            }
+        }
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        mode: BreakMode,
+        record: &BreakRecord,
+    ) -> Result<bool> {
+        if mode == BreakMode::Graceful {
+            // The session first: from the moment that a queue shows the mark, its owner knows or will be
+            // told before it counts on another beat.
+            for (session, claim) in self.claims_of(key, token).await? {
+                self.mark(&session, &claim, record).await?;
+            }
+        }
+        let (key, record) = (key.clone(), record.clone());
+        let (answer, _) = self.apply(Operation::Break { key, token, mode, record }).await?;
+        match answer.answer {
+            OperationResult::BrokenClaims(broke) => Ok(!broke.is_empty()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn unexpected(&self, answer: &OperationResult) -> Error {
+        let message = format!("{answer:?} is no answer to this operation");
+        Error::permanent(self.context.backend(), message)
+    }
+}
+
+/// The error for a claim that this driver gave up before the answer came.
+fn given_up() -> Error {
+    Error::Lost { reason: LossReason::Expired }
+}
+
+/// An acquire that was handed to its shard's task.
+struct SentAcquire {
+    is_new: bool,
+    session: Arc<Session>,
+    answer: oneshot::Receiver<ShardReply>,
+}

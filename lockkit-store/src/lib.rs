@@ -1,0 +1,64 @@
+//! Locks with fencing tokens over any store of small documents that can compare and swap.
+//!
+//! The author of a store implements [`Store`]: six short methods and some facts. [`StoreDriver`] is the
+//! driver over it, with mutexes, read-write locks, semaphores, registers and everything that is built from
+//! them. With the feature `testing`, a store in the test's own process loses and delays answers by a seed.
+//!
+//! ```
+//! # #[cfg(feature = "testing")] {
+//! use std::sync::Arc;
+//! use lockkit_core::LockManager;
+//! use lockkit_store::testing::TestStore;
+//! use lockkit_store::{StoreDriver, StoreOptions};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+//! let driver = StoreDriver::connect(Arc::new(TestStore::new()), StoreOptions::default()).await?;
+//! let locks = LockManager::new(driver);
+//! let guard = locks.mutex("invoice/42").lock().await?;
+//! guard.release().await?;
+//! locks.shutdown().await;
+//! # Ok(()) }
+//! # main().unwrap();
+//! # }
+//! ```
+//!
+//! # Where to begin reading
+//! 1. `store.rs`: the trait and its contract.
+//! 2. `document.rs`: what is stored. Queues lie in a fixed number of *shards*, and the claims of one process
+//!    and TTL live by one *session*, whose owner *beats* it.
+//! 3. `session.rs`, `sights.rs`, `observer.rs`: how a session is kept alive by its owner and ended by others.
+//! 4. `queues.rs`, `shard.rs`: operations on a shard; the rule of who holds is core's.
+//! 5. `claims.rs`, `waiters.rs`: the claims of this driver, and those that wait.
+//! 6. `connect.rs`, `driver.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//!
+//! `rules.rs` names the ten rules on which exclusion rests; in tests, each can be taken away.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod claims;
+mod connect;
+mod context;
+mod document;
+mod driver;
+mod listing;
+mod observer;
+mod options;
+mod queues;
+mod registers;
+mod rules;
+#[cfg(test)]
+mod search;
+mod session;
+mod shard;
+mod sights;
+mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod waiters;
+
+pub use driver::StoreDriver;
+pub use options::StoreOptions;
+pub use store::{
+    ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
+    StoreFacts,
+};

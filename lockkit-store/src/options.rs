@@ -1,0 +1,58 @@
+//! How a driver over a store is set up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::clock::Clock;
+
+use crate::rules::Rules;
+
+/// How a [`StoreDriver`](crate::StoreDriver) works.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_store::StoreOptions;
+///
+/// // Hand-overs within 50 ms, for twenty times as many requests.
+/// let options = StoreOptions::default().pace(Duration::from_millis(50));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    pub(crate) pace: Option<Duration>,
+    pub(crate) min_ttl: Option<Duration>,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) rules: Rules,
+}
+
+impl StoreOptions {
+    /// Another pause between two polls of a queue than the store's.
+    #[must_use]
+    pub fn pace(mut self, pace: Duration) -> Self {
+        self.pace = Some(pace);
+        self
+    }
+
+    /// Another shortest TTL than the store's.
+    #[must_use]
+    pub fn min_ttl(mut self, ttl: Duration) -> Self {
+        self.min_ttl = Some(ttl);
+        self
+    }
+
+    /// Another clock than the system's, from which wall times are taken too: for tests on paused time.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Takes jitter and the ids of sessions from this seed, so that a schedule of a test can be repeated.
+    /// Never outside of tests: two drivers of one seed have the same sessions.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+}

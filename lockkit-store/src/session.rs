@@ -1,0 +1,325 @@
+//! A session of this driver: the document that keeps all its claims of one TTL alive, and the task that
+//! beats it.
+//!
+//! The owner counts from the *sending* of the beat that is found in the store (rule 3), and a beat that is
+//! found must be the last confirmed one or one sent since (rule 5): anything else means that the session was
+//! ended and created again, or that another process has its id. A session id is created once, by one
+//! request; anything but success means a new id (rule 4).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{ClaimId, locked};
+use lockkit_core::{BreakRecord, Cause, Error};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::context::{LONGEST_ATTEMPT, StoreContext};
+use crate::document::{SessionDocument, SessionId, decode, encode, micros, session_key};
+use crate::rules::StoreRule;
+use crate::store::{Document, DocumentVersion, PutOutcome};
+
+/// A session is created under a new id this often before that fails.
+const CREATIONS: u32 = 3;
+
+/// Why a session has no fresh beat.
+#[derive(Clone, Debug)]
+pub(crate) enum BeatError {
+    /// It has ended.
+    Lost,
+    /// The store did not answer, or refused.
+    Store(Error),
+}
+
+/// A session of this driver.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) ttl: Duration,
+    state: Arc<Mutex<SessionState>>,
+    requests: mpsc::UnboundedSender<BeatRequest>,
+}
+
+#[derive(Debug)]
+struct SessionState {
+    /// When the beat was sent that was found last.
+    beat_sent: Moment,
+    lost: bool,
+    broken: HashMap<String, BreakRecord>,
+}
+
+#[derive(Debug)]
+struct BeatRequest {
+    since: Moment,
+    reply: oneshot::Sender<Result<Moment, BeatError>>,
+}
+
+impl Session {
+    /// Creates a session in the store.
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave a session that no process uses; it ends after its TTL.
+    pub(crate) async fn create(
+        context: &Arc<StoreContext>,
+        ttl: Duration,
+        is_claim_here: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Error> {
+        let mut last = None;
+        let mut id = context.id();
+        for _ in 0..CREATIONS {
+            let (beat, sent) = (context.id(), context.now());
+            let write = context.id();
+            let document = SessionDocument {
+                write,
+                beat,
+                ttl_us: micros(ttl),
+                dead: false,
+                broken: Vec::new(),
+            };
+            let key = session_key(&id);
+            match context.store.put_if(&key, &encode(&document), None).await {
+                PutOutcome::Stored(version) => {
+                    let mine = (Some(version), document);
+                    return Ok(Self::begin(context, id, ttl, sent, mine, is_claim_here));
+                }
+                PutOutcome::Forbidden(cause) => return Err(forbidden(context, &cause)),
+                PutOutcome::Throttled { pause, cause } => {
+                    last = Some(cause.to_string());
+                    tokio::time::sleep(pause + context.part_of(pause)).await;
+                }
+                PutOutcome::Unknown(cause) => last = Some(cause.to_string()),
+                PutOutcome::Conflict(_) if !context.rules.keeps(StoreRule::CreateOnce) => {
+                    // What the rule forbids: a creation that was repeated is taken for one's own.
+                    return Ok(Self::begin(
+                        context,
+                        id,
+                        ttl,
+                        sent,
+                        (None, document),
+                        is_claim_here,
+                    ));
+                }
+                PutOutcome::Conflict(_) => last = Some("the id of a session exists".to_owned()),
+            }
+            if context.rules.keeps(StoreRule::CreateOnce) {
+                id = context.id();
+            }
+        }
+        Err(context.unavailable(last.unwrap_or_default()))
+    }
+
+    fn begin(
+        context: &Arc<StoreContext>,
+        id: SessionId,
+        ttl: Duration,
+        sent: Moment,
+        (version, document): (Option<DocumentVersion>, SessionDocument),
+        is_claim_here: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        context.sights.saw(&id, &document, context.observed_now(), context.rules);
+        let state = SessionState { beat_sent: sent, lost: false, broken: HashMap::new() };
+        let state = Arc::new(Mutex::new(state));
+        let (requests, received) = mpsc::unbounded_channel();
+        let beats = vec![(document.beat.clone(), sent)];
+        let owner = SessionOwner {
+            key: session_key(&id),
+            id: id.clone(),
+            context: context.clone(),
+            state: state.clone(),
+            document,
+            version,
+            beats,
+            is_claim_here: Box::new(is_claim_here),
+        };
+        tokio::spawn(owner.run(received));
+        Arc::new(Self { id, ttl, state, requests })
+    }
+
+    /// When a beat was sent that was found in the store and is not older than `since`; beats if need be.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the beat to the session's task.
+    pub(crate) async fn fresh(&self, since: Moment) -> Result<Moment, BeatError> {
+        {
+            let state = locked(&self.state);
+            if state.lost {
+                return Err(BeatError::Lost);
+            }
+            if state.beat_sent >= since {
+                return Ok(state.beat_sent);
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        let _ = self.requests.send(BeatRequest { since, reply });
+        // Its task ends with its runtime: the session cannot be kept alive any more.
+        answer.await.unwrap_or(Err(BeatError::Lost))
+    }
+
+    /// When the beat was sent that was found last.
+    pub(crate) fn beat_sent(&self) -> Moment {
+        locked(&self.state).beat_sent
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        locked(&self.state).lost
+    }
+
+    /// How a claim was broken gracefully, if it was.
+    pub(crate) fn mark(&self, claim: &ClaimId) -> Option<BreakRecord> {
+        locked(&self.state).broken.get(&claim.to_hex()).cloned()
+    }
+}
+
+/// The task that writes a session.
+struct SessionOwner {
+    key: String,
+    id: SessionId,
+    context: Arc<StoreContext>,
+    state: Arc<Mutex<SessionState>>,
+    /// The document as it was found or written last.
+    document: SessionDocument,
+    version: Option<DocumentVersion>,
+    /// The last confirmed beat, and those sent since, with the moments of their sending.
+    beats: Vec<(String, Moment)>,
+    /// Whether a claim still is one of this driver, so that its mark stays.
+    is_claim_here: Box<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+impl SessionOwner {
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<BeatRequest>) {
+        while let Some(request) = requests.recv().await {
+            let mut waiting = vec![request];
+            while let Ok(request) = requests.try_recv() {
+                waiting.push(request);
+            }
+            let since = waiting.iter().map(|request| request.since).max();
+            let beat = self.beat(since.unwrap_or_else(|| self.context.now())).await;
+            for BeatRequest { reply, .. } in waiting {
+                let _ = reply.send(beat.clone());
+            }
+        }
+    }
+
+    async fn beat(&mut self, since: Moment) -> Result<Moment, BeatError> {
+        let context = self.context.clone();
+        let begun = context.now();
+        let mut pause = Duration::from_millis(10);
+        loop {
+            if locked(&self.state).lost {
+                return Err(BeatError::Lost);
+            }
+            let found = locked(&self.state).beat_sent;
+            if found >= since {
+                return Ok(found);
+            }
+            let failure = match self.version.clone() {
+                Some(version) => self.swap(&version).await,
+                None => self.look().await,
+            };
+            match failure {
+                Ok(()) => continue,
+                Err(error) if !error.is_retryable() => return Err(BeatError::Store(error)),
+                Err(error) if context.now().since(begun) > LONGEST_ATTEMPT => {
+                    return Err(BeatError::Store(error));
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause + context.part_of(pause)).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    /// Writes another beat over the version that is known.
+    async fn swap(&mut self, version: &DocumentVersion) -> Result<(), Error> {
+        let context = self.context.clone();
+        let mut document = self.document.clone();
+        (document.write, document.beat) = (context.id(), context.id());
+        document.broken.retain(|mark| (self.is_claim_here)(&mark.claim));
+        let sent = context.now();
+        self.beats.push((document.beat.clone(), sent));
+        let put = context.store.put_if(&self.key, &encode(&document), Some(version)).await;
+        match put {
+            PutOutcome::Stored(version) => {
+                context.goes_forward(&self.key, Some(&version));
+                self.found(document, version);
+                Ok(())
+            }
+            PutOutcome::Conflict(Some(Document { bytes, version })) => {
+                self.beats.pop();
+                let document = decode(context.backend(), "a session", &bytes)?;
+                self.found(document, version);
+                Ok(())
+            }
+            PutOutcome::Conflict(None) => {
+                self.beats.pop();
+                self.version = None;
+                Ok(())
+            }
+            PutOutcome::Unknown(cause) => {
+                self.version = None;
+                Err(context.unavailable(cause.to_string()))
+            }
+            PutOutcome::Throttled { pause, cause } => {
+                self.beats.pop();
+                tokio::time::sleep(pause + context.part_of(pause)).await;
+                Err(context.unavailable(cause.to_string()))
+            }
+            PutOutcome::Forbidden(cause) => {
+                self.beats.pop();
+                Err(forbidden(&context, &cause))
+            }
+        }
+    }
+
+    /// Reads what is there.
+    async fn look(&mut self) -> Result<(), Error> {
+        let Some(Document { bytes, version }) = self.context.read(&self.key).await? else {
+            self.lost();
+            return Ok(());
+        };
+        let document = decode(self.context.backend(), "a session", &bytes)?;
+        self.found(document, version);
+        Ok(())
+    }
+
+    /// Takes in what the store has.
+    fn found(&mut self, document: SessionDocument, version: DocumentVersion) {
+        let rules = self.context.rules;
+        let known = self.beats.iter().position(|(beat, _)| *beat == document.beat);
+        let sent = match known {
+            Some(known) => {
+                self.beats.drain(..known);
+                self.beats[0].1
+            }
+            None if !rules.keeps(StoreRule::KnownBeat) => self.context.now(),
+            None => {
+                self.context.sights.saw(&self.id, &document, self.context.observed_now(), rules);
+                return self.lost();
+            }
+        };
+        self.context.sights.saw(&self.id, &document, self.context.observed_now(), rules);
+        if document.dead {
+            return self.lost();
+        }
+        let counted =
+            if rules.keeps(StoreRule::CountFromSending) { sent } else { self.context.now() };
+        let mut state = locked(&self.state);
+        state.beat_sent = state.beat_sent.max(counted);
+        let marks = document.broken.iter().map(|mark| (mark.claim.clone(), mark.record.clone()));
+        state.broken = marks.collect();
+        drop(state);
+        (self.document, self.version) = (document, Some(version));
+    }
+
+    /// This process uses the session no longer. That is no proof of its end: where it is not dead in the
+    /// store, this process watches it from now on as that of another one.
+    fn lost(&self) {
+        locked(&self.state).lost = true;
+    }
+}
+
+pub(crate) fn forbidden(context: &StoreContext, cause: &Cause) -> Error {
+    Error::permanent(context.backend(), cause.to_string())
+}

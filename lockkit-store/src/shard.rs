@@ -1,0 +1,365 @@
+//! One shard: the task that carries out all operations of this driver on its document, one swap in flight at
+//! a time. A caller that is dropped loses nothing: the task goes on.
+//!
+//! "Not there", "busy" and "released" come only from a read, not from a cache; and while a swap of this
+//! process is unanswered, only after a swap of its own succeeded, be it one that changes nothing (rule 7).
+//! Otherwise a late acquire becomes a claim that its living session keeps for ever.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::clock::{ClockPair, Moment};
+use lockkit_core::driver::{BatchError, ClaimId};
+use lockkit_core::{Error, Key};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::context::{LONGEST_ATTEMPT, StoreContext};
+use crate::document::{SessionId, ShardDocument, shard_key};
+use crate::queues::{Applying, Attempt, Operation, ShardAnswer};
+use crate::rules::StoreRule;
+use crate::session::forbidden;
+use crate::store::{Document, DocumentVersion, PutOutcome, ReadOutcome};
+use crate::waiters::Waiters;
+
+/// Under contention a process gives way for at most two to the power of this swap times.
+const MOST_CONTENTION: u32 = 5;
+/// For how long the record of a break is shown at least.
+const KEEP_BREAKS: Duration = Duration::from_secs(60);
+
+/// What a shard's task is asked for.
+pub(crate) enum ShardRequest {
+    Apply(PendingOperation),
+    /// Something may have changed: waiters are to be looked after, and what has ended is to be pruned.
+    Poll,
+}
+
+/// An operation, and where its answer goes.
+pub(crate) struct PendingOperation {
+    pub(crate) operation: Operation,
+    pub(crate) reply: oneshot::Sender<ShardReply>,
+}
+
+/// An answer, and how many swaps before it got none.
+pub(crate) type ShardReply = Result<(ShardAnswer, u32), BatchError>;
+
+/// The task of a shard.
+pub(crate) struct ShardWorker {
+    context: Arc<StoreContext>,
+    key: String,
+    shard: u32,
+    waiters: Arc<Waiters>,
+    sender: mpsc::WeakUnboundedSender<ShardRequest>,
+    /// The document as it was read or written last; `None` where that is not known.
+    known: Option<KnownShard>,
+    /// Whether a swap is unanswered that may still take effect.
+    unanswered: bool,
+    /// How long a swap took lately.
+    swap_time: Duration,
+    /// How much other processes are in the way: up with each conflict, down with each swap without one.
+    contention: u32,
+    /// When a record of a break was first seen.
+    breaks_seen: HashMap<String, ClockPair>,
+}
+
+/// A shard as it is stored; a version of `None` means that there is no document.
+#[derive(Clone)]
+struct KnownShard {
+    document: ShardDocument,
+    version: Option<DocumentVersion>,
+    bytes: usize,
+}
+
+/// One round: the attempts for the operations that came together.
+struct Round {
+    begun: Moment,
+    /// Whether the document was read since the operations came.
+    is_fresh: bool,
+    ambiguous: u32,
+    conflicts: u32,
+    /// Swaps without an answer, by their write id, and what they would have answered.
+    pending: Vec<(String, Attempt)>,
+}
+
+impl ShardWorker {
+    /// Starts the task of a shard, which ends with the last sender.
+    pub(crate) fn start(
+        context: &Arc<StoreContext>,
+        waiters: &Arc<Waiters>,
+        shard: u32,
+    ) -> mpsc::UnboundedSender<ShardRequest> {
+        let (sender, requests) = mpsc::unbounded_channel();
+        let worker = Self {
+            context: context.clone(),
+            key: shard_key(shard),
+            shard,
+            waiters: waiters.clone(),
+            sender: sender.downgrade(),
+            known: None,
+            unanswered: false,
+            swap_time: Duration::from_millis(5),
+            contention: 0,
+            breaks_seen: HashMap::new(),
+        };
+        tokio::spawn(worker.run(requests));
+        sender
+    }
+
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<ShardRequest>) {
+        loop {
+            let pace = self.waiters.pace(self.context.facts.pace);
+            let first = match self.waiters.is_watched(self.shard) {
+                false => requests.recv().await.map(Some),
+                true => match tokio::time::timeout(pace, requests.recv()).await {
+                    Ok(request) => request.map(Some),
+                    Err(_) => Some(None),
+                },
+            };
+            let Some(first) = first else { return };
+            let (mut operations, mut is_polled) = (Vec::new(), false);
+            // Operations that are asked for at the same time share a swap.
+            tokio::task::yield_now().await;
+            let more = std::iter::from_fn(|| requests.try_recv().ok());
+            for request in first.into_iter().chain(more) {
+                match request {
+                    ShardRequest::Apply(operation) => operations.push(operation),
+                    ShardRequest::Poll => is_polled = true,
+                }
+            }
+            if !operations.is_empty() || is_polled || self.waiters.is_watched(self.shard) {
+                self.round(operations).await;
+                self.give_way().await;
+            }
+        }
+    }
+
+    async fn round(&mut self, operations: Vec<PendingOperation>) {
+        let mut round = Round {
+            begun: self.context.now(),
+            is_fresh: false,
+            ambiguous: 0,
+            conflicts: 0,
+            pending: Vec::new(),
+        };
+        let watched = self.waiters.keys(self.shard);
+        let asked: Vec<&Operation> = operations.iter().map(|it| &it.operation).collect();
+        let ended = loop {
+            match self.attempt(&mut round, &asked, &watched).await {
+                Ok(Some(attempt)) => break Ok(attempt),
+                Ok(None) => {}
+                Err(error) if !error.is_retryable() => break Err(error),
+                Err(error) if self.has_taken_long(&round) => break Err(error),
+                Err(_) => self.pause(&round).await,
+            }
+        };
+        let keys: BTreeSet<Key> = asked.iter().map(|it| it.key().clone()).chain(watched).collect();
+        match ended {
+            Ok(attempt) => {
+                let document = &attempt.document;
+                self.waiters.saw(&self.context, self.shard, document, self.unanswered);
+                self.observe(document, &keys);
+                for (pending, answer) in operations.into_iter().zip(attempt.answers) {
+                    let reply = answer.map(|answer| (answer, round.ambiguous));
+                    let reply = reply.map_err(|e| BatchError::refused(e).after(round.ambiguous));
+                    let _ = pending.reply.send(reply);
+                }
+            }
+            Err(error) => {
+                let error = BatchError::refused(error).after(round.ambiguous);
+                for pending in operations {
+                    let _ = pending.reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn has_taken_long(&self, round: &Round) -> bool {
+        self.context.now().since(round.begun) > LONGEST_ATTEMPT
+    }
+
+    /// Waits a random part of some measured swap times after a failure.
+    async fn pause(&self, round: &Round) {
+        let failures = (round.conflicts + round.ambiguous).clamp(1, 3);
+        self.sleep_swaps(1 << failures).await;
+    }
+
+    /// After a round among conflicts, lets other processes swap first: the one that swapped last knows the newest
+    /// version, and would win each race.
+    async fn give_way(&self) {
+        if self.contention > 1 {
+            self.sleep_swaps(1 << self.contention).await;
+        }
+    }
+
+    /// Sleeps a random part of some measured swap times, but never so long that a renewal comes too late.
+    async fn sleep_swaps(&self, count: u32) {
+        let most = (self.swap_time * count).min(self.context.facts.min_ttl / 3);
+        tokio::time::sleep(self.context.part_of(most.max(Duration::from_millis(2)))).await;
+    }
+
+    /// One attempt: answers where it succeeded, `None` where another is to be made at once.
+    async fn attempt(
+        &mut self,
+        round: &mut Round,
+        asked: &[&Operation],
+        watched: &BTreeSet<Key>,
+    ) -> Result<Option<Attempt>, Error> {
+        // A poll is there to see what others did.
+        let must_read = asked.is_empty() && !round.is_fresh;
+        if self.known.is_none() || must_read {
+            if let Some(attempt) = self.read(round).await? {
+                return Ok(Some(attempt));
+            }
+            return Ok(None);
+        }
+        let Some(known) = self.known.clone() else { return Ok(None) };
+        let old_breaks = self.old_breaks(&known.document);
+        let (context, bytes) = (self.context.clone(), known.bytes);
+        let applying = Applying { context: &context, bytes, watched, old_breaks: &old_breaks };
+        let attempt = applying.apply(&known.document, asked);
+        let rules = self.context.rules;
+        if !attempt.changed {
+            if !round.is_fresh && rules.keeps(StoreRule::ReadBeforeDenial) {
+                self.read(round).await?;
+                return Ok(None);
+            }
+            let must_swap = self.unanswered && rules.keeps(StoreRule::SwapBeforeDenial);
+            if !must_swap {
+                return Ok(Some(attempt));
+            }
+        }
+        self.swap(round, attempt, known.version).await
+    }
+
+    /// Reads the document. Where it is the result of an unanswered swap of this round, that is the answer.
+    async fn read(&mut self, round: &mut Round) -> Result<Option<Attempt>, Error> {
+        let version = self.known.as_ref().and_then(|known| known.version.clone());
+        match self.context.read_unless(&self.key, version.as_ref()).await? {
+            ReadOutcome::Same => {}
+            ReadOutcome::Document(document) => self.know(document)?,
+            ReadOutcome::Absent => {
+                let document = ShardDocument::default();
+                self.known = Some(KnownShard { document, version: None, bytes: 0 });
+            }
+        }
+        round.is_fresh = true;
+        let Some(known) = &self.known else { return Ok(None) };
+        let found = round.pending.iter().position(|(write, _)| *write == known.document.write);
+        let Some(found) = found else { return Ok(None) };
+        self.unanswered = false;
+        round.ambiguous = round.ambiguous.saturating_sub(1);
+        Ok(Some(round.pending.swap_remove(found).1))
+    }
+
+    fn know(&mut self, document: Document) -> Result<(), Error> {
+        let Document { bytes, version } = document;
+        let document = ShardDocument::decode(self.context.backend(), &bytes)?;
+        self.known = Some(KnownShard { document, version: Some(version), bytes: bytes.len() });
+        Ok(())
+    }
+
+    async fn swap(
+        &mut self,
+        round: &mut Round,
+        mut attempt: Attempt,
+        expected: Option<DocumentVersion>,
+    ) -> Result<Option<Attempt>, Error> {
+        let context = self.context.clone();
+        attempt.document.write = context.id();
+        let bytes = attempt.document.encode();
+        let sent = context.now();
+        let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
+        let took = context.now().since(sent);
+        self.swap_time = (self.swap_time * 3 + took) / 4;
+        match put {
+            PutOutcome::Stored(version) => {
+                context.goes_forward(&self.key, Some(&version));
+                self.unanswered = false;
+                if round.conflicts == 0 {
+                    self.contention = self.contention.saturating_sub(1);
+                }
+                let (document, bytes) = (attempt.document.clone(), bytes.len());
+                self.known = Some(KnownShard { document, version: Some(version), bytes });
+                if !context.rules.keeps(StoreRule::KeepShards) && attempt.document.queues.is_empty()
+                {
+                    // What the rule forbids.
+                    let _ = context.store.remove(&self.key).await;
+                    self.known = None;
+                }
+                Ok(Some(attempt))
+            }
+            PutOutcome::Conflict(found) => {
+                round.conflicts += 1;
+                self.contention = (self.contention + 1).min(MOST_CONTENTION);
+                self.known = None;
+                if let Some(found) = found
+                    && context.goes_forward(&self.key, Some(&found.version))
+                {
+                    self.know(found)?;
+                    round.is_fresh = true;
+                }
+                Err(context.unavailable("other clients keep writing the shard of this lock"))
+            }
+            PutOutcome::Unknown(cause) => {
+                self.unanswered = true;
+                self.known = None;
+                round.ambiguous += 1;
+                round.pending.push((attempt.document.write.clone(), attempt));
+                Err(context.unavailable(cause.to_string()))
+            }
+            PutOutcome::Throttled { pause, cause } => {
+                tokio::time::sleep(pause + context.part_of(pause)).await;
+                Err(context.unavailable(cause.to_string()))
+            }
+            PutOutcome::Forbidden(cause) => Err(forbidden(&context, &cause)),
+        }
+    }
+
+    /// Records of breaks that were seen for long enough, so that their owners know.
+    fn old_breaks(&mut self, document: &ShardDocument) -> BTreeSet<String> {
+        let now = self.context.observed_now();
+        let all: BTreeMap<_, _> = document
+            .queues
+            .values()
+            .flat_map(|queue| &queue.breaks)
+            .map(|it| (it.claim.clone(), Duration::from_micros(it.ttl_us)))
+            .collect();
+        self.breaks_seen.retain(|claim, _| all.contains_key(claim));
+        let mut old = BTreeSet::new();
+        for (claim, ttl) in all {
+            let seen = *self.breaks_seen.entry(claim.clone()).or_insert(now);
+            if now.since(seen) >= KEEP_BREAKS.max(ttl * 2) {
+                old.insert(claim);
+            }
+        }
+        old
+    }
+
+    /// Has the sessions read that are in the way, holders first: those that were not read for a while.
+    fn observe(&self, document: &ShardDocument, keys: &BTreeSet<Key>) {
+        let queues = keys.iter().filter_map(|key| document.queues.get(key));
+        let entries = queues.flat_map(|queue| &queue.entries);
+        let mut sessions: Vec<SessionId> = Vec::new();
+        for entry in entries {
+            if !sessions.contains(&entry.session) {
+                sessions.push(entry.session.clone());
+            }
+        }
+        sessions.retain(|session| !self.waiters.is_own_session(session));
+        let sender = self.sender.clone();
+        self.context.observe_due(sessions, move || {
+            if let Some(sender) = sender.upgrade() {
+                let _ = sender.send(ShardRequest::Poll);
+            }
+        });
+    }
+}
+
+/// The entry of a claim in a shard.
+pub(crate) fn entry_of<'a>(
+    document: &'a ShardDocument,
+    key: &Key,
+    id: &ClaimId,
+) -> Option<&'a crate::document::StoredEntry> {
+    document.queues.get(key)?.entries.iter().find(|entry| entry.id == *id)
+}

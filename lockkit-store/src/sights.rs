@@ -1,0 +1,137 @@
+//! What this process saw of the sessions of others, and when: the ground on which it ends one.
+//!
+//! An observer counts from the *arrival* of its own read of a beat (rule 2). Another beat restarts the
+//! count, a mark does not. Durations are those of the slower of two clocks, so that neither slewing nor a
+//! suspend of this machine makes an observer hasty.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lockkit_core::clock::ClockPair;
+use lockkit_core::driver::locked;
+
+use crate::document::{SessionDocument, SessionId};
+use crate::rules::{Rules, StoreRule};
+
+/// Sights that were not refreshed for this many TTLs are forgotten.
+const FORGOTTEN_AFTER: u32 = 20;
+
+/// What this process saw of sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Sights(Mutex<BTreeMap<SessionId, Sight>>);
+
+#[derive(Debug)]
+struct Sight {
+    beat: String,
+    ttl: Duration,
+    /// When the read that first showed this beat arrived.
+    first_seen: ClockPair,
+    /// When it was read last.
+    read_at: ClockPair,
+    /// When it was first seen dead.
+    dead_since: Option<ClockPair>,
+    /// When the mark of a claim was first seen.
+    marked_at: HashMap<String, ClockPair>,
+    /// Whether a read is under way.
+    is_being_read: bool,
+}
+
+impl Sights {
+    /// A read, or a write of this process, showed the session so.
+    pub(crate) fn saw(&self, session: &str, found: &SessionDocument, now: ClockPair, rules: Rules) {
+        let mut sights = locked(&self.0);
+        let sight = sights.entry(session.to_owned()).or_insert_with(|| Sight {
+            beat: found.beat.clone(),
+            ttl: found.ttl(),
+            first_seen: now,
+            read_at: now,
+            dead_since: None,
+            marked_at: HashMap::new(),
+            is_being_read: false,
+        });
+        if sight.beat != found.beat && rules.keeps(StoreRule::CountFromArrival) {
+            sight.first_seen = now;
+        }
+        sight.beat.clone_from(&found.beat);
+        (sight.ttl, sight.read_at) = (found.ttl(), now);
+        if found.dead {
+            sight.dead_since.get_or_insert(now);
+        }
+        for mark in &found.broken {
+            sight.marked_at.entry(mark.claim.clone()).or_insert(now);
+        }
+    }
+
+    /// A swap of this process ended the session.
+    pub(crate) fn died(&self, session: &str, now: ClockPair) {
+        if let Some(sight) = locked(&self.0).get_mut(session) {
+            sight.dead_since.get_or_insert(now);
+        }
+    }
+
+    /// The read that was under way has ended, with a result or without.
+    pub(crate) fn end_read(&self, session: &str) {
+        if let Some(sight) = locked(&self.0).get_mut(session) {
+            sight.is_being_read = false;
+        }
+    }
+
+    /// The session was removed, and will not come back.
+    pub(crate) fn forget(&self, session: &str) {
+        locked(&self.0).remove(session);
+    }
+
+    /// Whether the session is known to have ended.
+    pub(crate) fn is_dead(&self, session: &str) -> bool {
+        locked(&self.0).get(session).is_some_and(|sight| sight.dead_since.is_some())
+    }
+
+    /// Whether the session has been dead for its TTL, by this process's watch.
+    pub(crate) fn is_removable(&self, session: &str, now: ClockPair) -> bool {
+        let sights = locked(&self.0);
+        let Some(sight) = sights.get(session) else { return false };
+        sight.dead_since.is_some_and(|since| now.since(since) >= sight.ttl)
+    }
+
+    /// Whether the last beat of the session has been seen for its whole TTL.
+    pub(crate) fn is_overdue(&self, session: &str, now: ClockPair) -> bool {
+        let sights = locked(&self.0);
+        sights.get(session).is_some_and(|sight| now.since(sight.first_seen) >= sight.ttl)
+    }
+
+    /// Whether the mark of a claim has been seen for the TTL of its session (rule 9).
+    pub(crate) fn mark_is_over(&self, session: &str, claim: &str, now: ClockPair) -> bool {
+        let sights = locked(&self.0);
+        let Some(sight) = sights.get(session) else { return false };
+        sight.marked_at.get(claim).is_some_and(|since| now.since(*since) >= sight.ttl)
+    }
+
+    /// What is left of a session at most, as far as this process saw.
+    pub(crate) fn left(&self, session: &str, now: ClockPair) -> Option<Duration> {
+        let sights = locked(&self.0);
+        let sight = sights.get(session)?;
+        Some(sight.ttl.saturating_sub(now.since(sight.first_seen)))
+    }
+
+    /// Whether the session is to be read now, and notes that it is: one that was not seen, was not read
+    /// for `pace`, or may be ended and was not read for a quarter of `pace`.
+    pub(crate) fn begin_read(&self, session: &str, now: ClockPair, pace: Duration) -> bool {
+        let mut sights = locked(&self.0);
+        let Some(sight) = sights.get_mut(session) else { return true };
+        let is_overdue = now.since(sight.first_seen) >= sight.ttl;
+        let pause = if is_overdue { pace / 4 } else { pace };
+        let is_due = sight.dead_since.is_none() && now.since(sight.read_at) >= pause;
+        let begins = is_due && !sight.is_being_read;
+        sight.is_being_read |= begins;
+        begins
+    }
+
+    /// Forgets sessions that were not read for long.
+    pub(crate) fn prune(&self, now: ClockPair) {
+        let is_recent = |sight: &mut Sight| {
+            now.since(sight.read_at) < sight.ttl.saturating_mul(FORGOTTEN_AFTER)
+        };
+        locked(&self.0).retain(|_, sight| is_recent(sight));
+    }
+}
