@@ -1,5 +1,5 @@
 //! The paths of the service. Names, ids and values travel in bodies, never in a path or a query:
-//! proxies rewrite those.
+//! proxies rewrite those. (Terraform's protocol has the name of a state in the path.)
 
 mod claims;
 mod inspect;
@@ -16,13 +16,13 @@ use axum::http::header::{
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use lockkit_http::wire::Code;
+use axum::routing::{any, get, post};
 
 use crate::caller::Caller;
 use crate::guard;
 use crate::response::ErrorResponse;
 use crate::service::Service;
+use crate::terraform;
 
 impl Service {
     /// Its requests, for a server of one's own.
@@ -56,6 +56,8 @@ fn router(service: Service) -> Router {
         .route("/v1/registers/store", post(registers::store))
         .route("/v1/registers/delete", post(registers::delete))
         .route("/v1/registers/changed", post(registers::changed))
+        .route("/v1/terraform/{name}", any(terraform::state))
+        .route("/v1/terraform-lock/{name}", any(terraform::state_lock))
         .route("/v1/capabilities", get(inspect::capabilities))
         .route("/v1/promises", get(inspect::promises))
         .route("/v1/health", get(inspect::health))
@@ -80,7 +82,7 @@ async fn openapi() -> impl IntoResponse {
 }
 
 async fn unknown() -> ErrorResponse {
-    ErrorResponse::new(Code::NotFound, "there is no such path, or not with this method")
+    ErrorResponse::unknown_path()
 }
 
 /// The middleware that counts requests.

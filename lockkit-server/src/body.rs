@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use lockkit_http::wire::Code;
 use serde::de::DeserializeOwned;
@@ -21,13 +22,7 @@ impl<T: DeserializeOwned> FromRequest<Service> for Body<T> {
     type Rejection = ErrorResponse;
 
     async fn from_request(request: Request, service: &Service) -> Result<Self, ErrorResponse> {
-        // A page of another origin can send other types without asking, and not this one.
-        let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
-        if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
-            let detail = "send JSON, with the header content-type: application/json";
-            return Err(ErrorResponse::new(Code::Invalid, detail));
-        }
+        check_json(request.headers())?;
         let most = service.longest_body();
         let all = tokio::time::timeout(SLOWEST, to_bytes(request.into_body(), most)).await;
         let all =
@@ -43,5 +38,19 @@ impl<T: DeserializeOwned> FromRequest<Service> for Body<T> {
             )
         })?;
         Ok(Self(body))
+    }
+}
+
+/// Refuses a body that does not say that it is JSON: a page of another origin can send other types
+/// without asking, and not this one.
+pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), ErrorResponse> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
+    match kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+        true => Ok(()),
+        false => {
+            let detail = "send JSON, with the header content-type: application/json";
+            Err(ErrorResponse::new(Code::Invalid, detail))
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use lockkit_core::{Name, Namespace};
+use lockkit_core::driver::RegisterKey;
+use lockkit_core::{ClientIdentity, Name, Namespace};
 use lockkit_http::wire::Code;
 
 use crate::response::ErrorResponse;
+use crate::state_name::name_of_state;
 use crate::tokens::{Grants, Permission};
 
 /// The other end of a connection.
@@ -68,6 +70,16 @@ impl Caller {
         }
     }
 
+    /// The client that breaks a claim. A caller with a token goes by the token's name: its own word is
+    /// no proof.
+    pub(crate) fn breaker(&self, sent: Option<ClientIdentity>) -> ClientIdentity {
+        let by = sent.unwrap_or_else(ClientIdentity::of_this_process);
+        match self.name() {
+            "" => by,
+            name => ClientIdentity { program: name.to_owned(), ..by },
+        }
+    }
+
     /// Whether the caller may read something under this prefix.
     pub(crate) fn may_read_in(&self, at: &Namespace) -> bool {
         self.grants.as_ref().is_none_or(|grants| grants.allow_some(Permission::Read, at.as_str()))
@@ -81,6 +93,27 @@ impl Caller {
         name: &Name,
     ) -> Result<(), ErrorResponse> {
         self.check_names(verb, at, name.as_str())
+    }
+
+    /// Refuses what the caller may not do with this register. States of Terraform hold secrets in plain
+    /// text, so those of other callers are out of its reach whatever else it may read.
+    pub(crate) fn check_register(
+        &self,
+        verb: Permission,
+        at: &RegisterKey,
+    ) -> Result<(), ErrorResponse> {
+        self.check(verb, &at.namespace, &at.name)?;
+        match name_of_state(at.name.as_str()) {
+            Some(state) => self.check_names(Permission::Terraform, &at.namespace, state),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the caller may see this register in a listing.
+    pub(crate) fn may_see(&self, at: &Namespace, register: &Name) -> bool {
+        let Some(grants) = &self.grants else { return true };
+        name_of_state(register.as_str())
+            .is_none_or(|state| grants.allow(Permission::Terraform, at.as_str(), state))
     }
 
     /// Refuses what the caller may not do with every name that begins so.

@@ -10,6 +10,8 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use lockkit_http::wire::Code;
 
 use crate::caller::{Caller, Peer};
@@ -76,28 +78,71 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Unknown);
+    let scheme = Scheme::of(request.uri().path());
     let caller = match service.tokens() {
         None => Some(Caller::at(peer)),
         Some(tokens) => {
-            bearer(request.headers()).and_then(|token| tokens.find(token)).map(Caller::with)
+            scheme.token(request.headers()).and_then(|token| tokens.find(&token)).map(Caller::with)
         }
     };
     let Some(caller) = caller else {
-        let detail = "send a token of this service: authorization: Bearer TOKEN";
+        let detail = match scheme {
+            Scheme::Bearer => "send a token of this service: authorization: Bearer TOKEN",
+            Scheme::Basic => "send a token of this service as the password",
+        };
         let mut response = ErrorResponse::new(Code::Unauthorized, detail).into_response();
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, HeaderValue::from_static(scheme.challenge()));
         return response;
     };
     request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
-/// The token of a request. Two headers are none: a proxy and a server may take different ones.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut all = headers.get_all(AUTHORIZATION).iter();
-    let (only, more) = (all.next()?.as_bytes(), all.next());
-    let (scheme, token) = only.split_at_checked(b"Bearer ".len())?;
-    (more.is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
+/// How a caller may send its token.
+#[derive(Clone, Copy)]
+enum Scheme {
+    Bearer,
+    /// Also as a password, which is all that Terraform sends.
+    Basic,
+}
+
+impl Scheme {
+    fn of(path: &str) -> Self {
+        let terraform = ["/v1/terraform/", "/v1/terraform-lock/"];
+        match terraform.iter().any(|begin| path.starts_with(begin)) {
+            true => Self::Basic,
+            false => Self::Bearer,
+        }
+    }
+
+    fn challenge(self) -> &'static str {
+        match self {
+            Self::Bearer => "Bearer",
+            Self::Basic => "Basic realm=\"lockkit\", charset=\"UTF-8\"",
+        }
+    }
+
+    /// The token of a request. Two headers are none: a proxy and a server may take different ones.
+    fn token(self, headers: &HeaderMap) -> Option<Vec<u8>> {
+        let mut all = headers.get_all(AUTHORIZATION).iter();
+        let (only, more) = (all.next()?.as_bytes(), all.next());
+        if more.is_some() {
+            return None;
+        }
+        let of_scheme = |scheme: &[u8]| {
+            let (begin, rest) = only.split_at_checked(scheme.len())?;
+            begin.eq_ignore_ascii_case(scheme).then(|| rest.trim_ascii())
+        };
+        if let Some(token) = of_scheme(b"Bearer ") {
+            return Some(token.to_vec());
+        }
+        let login = of_scheme(b"Basic ").filter(|_| matches!(self, Self::Basic))?;
+        let login = BASE64_STANDARD.decode(login).ok()?;
+        let colon = login.iter().position(|byte| *byte == b':')?;
+        Some(login[colon + 1..].to_vec())
+    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ mod response;
 mod service;
 mod settings;
 mod stall;
+mod state_name;
+mod terraform;
 mod tls;
 mod tokens;
 mod unread;
@@ -48,7 +50,7 @@ use std::io;
 pub use listen::{Listen, Listener};
 pub use new_token::NewToken;
 pub use service::Service;
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, Settings, TerraformSettings};
 pub use tls::Tls;
 pub use tokens::Tokens;
 

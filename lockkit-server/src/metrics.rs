@@ -72,6 +72,7 @@ fn outcome(status: StatusCode) -> &'static str {
         410 => "ended",
         412 => "conflict",
         413 => "too_large",
+        423 => "locked",
         429 => "too_many",
         501 => "unsupported",
         502 => "backend",

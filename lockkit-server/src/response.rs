@@ -34,6 +34,12 @@ impl ErrorResponse {
     }
 }
 
+impl ErrorResponse {
+    pub(crate) fn unknown_path() -> Self {
+        Self::new(Code::NotFound, "there is no such path, or not with this method")
+    }
+}
+
 impl From<Error> for ErrorResponse {
     fn from(error: Error) -> Self {
         log(&error);

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, Batcher, ClaimId, Grant,
-    LockDriver, Released, locked,
+    LockDriver, Registers, Released, locked,
 };
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::caller::{Caller, CallerId, Peer};
 use crate::metrics::Metrics;
 use crate::quota::{Full, Quota, QuotaPermit};
 use crate::response::ErrorResponse;
-use crate::settings::{Limits, Settings};
+use crate::settings::{Limits, Settings, TerraformSettings};
 use crate::tokens::{Permission, Tokens};
 
 /// A lock service on a backend. Cheap to clone.
@@ -48,6 +48,8 @@ struct Parts {
     /// The connections of each peer.
     peers: Quota<Peer>,
     waiting: Quota<CallerId>,
+    /// One permit for each state that is received.
+    uploads: Semaphore,
     metrics: Metrics,
     stopping: watch::Sender<bool>,
 }
@@ -76,6 +78,7 @@ impl Service {
             let operation = "a lock service, whose claims outlive its servers";
             return Err(Error::Unsupported { operation, backend });
         }
+        settings.terraform.check(driver.capabilities())?;
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
             settings.limits;
         Ok(Self(Arc::new(Parts {
@@ -85,6 +88,7 @@ impl Service {
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             peers: Quota::new(usize::MAX, connections_per_peer),
             waiting: Quota::new(waiting, waiting_per_caller),
+            uploads: Semaphore::new(settings.terraform.uploads.min(Semaphore::MAX_PERMITS)),
             metrics: Metrics::default(),
             settings,
             stopping: watch::Sender::new(false),
@@ -130,6 +134,24 @@ impl Service {
         self.0.settings.limits.body
     }
 
+    pub(crate) fn terraform(&self) -> &TerraformSettings {
+        &self.0.settings.terraform
+    }
+
+    /// Whether the backend can keep states of Terraform: it has registers.
+    pub fn keeps_terraform_states(&self) -> bool {
+        self.driver().registers().is_some()
+    }
+
+    /// A permit to receive a state of Terraform, which may be long, unless others are being received.
+    pub(crate) fn upload(&self) -> Result<SemaphorePermit<'_>, ErrorResponse> {
+        self.0.uploads.try_acquire().map_err(|_| {
+            let most = self.0.settings.terraform.uploads;
+            let detail = format!("{most} states are being received: ask again later");
+            ErrorResponse::new(Code::TooMany, detail)
+        })
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
@@ -157,6 +179,11 @@ impl Service {
 
     pub(crate) fn driver(&self) -> &dyn LockDriver {
         &*self.0.driver
+    }
+
+    /// The backend's registers.
+    pub(crate) fn registers(&self) -> Result<&dyn Registers, Error> {
+        self.driver().registers().ok_or_else(|| self.driver().unsupported("registers"))
     }
 
     /// The claim of a request that the caller may make, under an id that only this service makes of

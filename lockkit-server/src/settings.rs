@@ -1,4 +1,8 @@
-//! What an operator may set: limits, names, tokens.
+//! What an operator may set: limits, names, tokens, the states of Terraform.
+
+use std::time::Duration;
+
+use lockkit_core::{Capabilities, Error};
 
 use crate::tokens::Tokens;
 
@@ -13,6 +17,7 @@ pub struct Settings {
     pub(crate) limits: Limits,
     pub(crate) hosts: Vec<String>,
     pub(crate) tokens: Option<Tokens>,
+    pub(crate) terraform: TerraformSettings,
 }
 
 /// How much a service takes on. What is beyond is refused with status 429 or 413, or waits to be
@@ -51,6 +56,71 @@ impl Default for Limits {
     }
 }
 
+/// How the service keeps states of Terraform and OpenTofu.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lockkit_server::{Settings, TerraformSettings};
+///
+/// let half_a_day = Some(Duration::from_secs(12 * 60 * 60));
+/// let terraform = TerraformSettings { longest: half_a_day, ..TerraformSettings::default() };
+/// let settings = Settings::new().terraform(terraform);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerraformSettings {
+    /// The longest time of a lock; `None` for no end. Terraform renews nothing, and is not notified
+    /// when this time is over: its next write is refused, while it may still change infrastructure.
+    pub longest: Option<Duration>,
+    /// Whether a state is also written without a lock (`-lock=false`), under a short one of the
+    /// service's own.
+    pub unlocked_writes: bool,
+    /// Bytes of a state.
+    pub body: usize,
+    /// Bytes of a state as it is stored, compressed; by default no limit but on etcd, 4 MB, because
+    /// etcd keeps every version until it is compacted.
+    pub stored: Option<usize>,
+    /// States that are received at the same time.
+    pub uploads: usize,
+}
+
+impl Default for TerraformSettings {
+    fn default() -> Self {
+        let (body, uploads) = (32 << 20, 4);
+        Self { longest: None, unlocked_writes: false, body, stored: None, uploads }
+    }
+}
+
+impl TerraformSettings {
+    /// The TTL of a claim without an end: the longest that a backend takes.
+    const NO_END: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+    /// What etcd takes of one state, in bytes.
+    const STORED_ON_ETCD: usize = 4_000_000;
+
+    /// The TTL of Terraform's claims.
+    pub(crate) fn claim_ttl(&self) -> Duration {
+        self.longest.unwrap_or(Self::NO_END)
+    }
+
+    /// The most bytes of a compressed state on this backend.
+    pub(crate) fn stored_on(&self, backend: &str) -> usize {
+        let default = if backend == "etcd" { Self::STORED_ON_ETCD } else { usize::MAX };
+        self.stored.unwrap_or(default)
+    }
+
+    /// Refuses a longest time that cannot be one.
+    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<(), Error> {
+        let least = capabilities.min_ttl.max(Duration::from_secs(1));
+        match self.longest {
+            Some(longest) if longest < least || longest > Self::NO_END => Err(Error::Config(
+                format!("the longest time of a Terraform lock is {least:?} to 10 years"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Settings {
     /// Default limits, loopback names only, no tokens.
     pub fn new() -> Self {
@@ -69,6 +139,13 @@ impl Settings {
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
+        self
+    }
+
+    /// Keeps states of Terraform in this way.
+    #[must_use]
+    pub fn terraform(mut self, terraform: TerraformSettings) -> Self {
+        self.terraform = terraform;
         self
     }
 

@@ -27,6 +27,7 @@ use subtle::ConstantTimeEq;
 /// | `read` | inspect, list, wait for a change, load and list registers; see the prefix in a listing |
 /// | `lock` | everything about claims of one's own, resize semaphores, write registers |
 /// | `break` | break claims of others |
+/// | `terraform` | read, write and lock states of Terraform; the names are those of the states |
 ///
 /// A claim belongs to the **name** of the token that acquired it. So a token is replaced without
 /// losing a lock by a second line of the same name, and all servers over one backend need the same
@@ -56,6 +57,7 @@ pub(crate) enum Permission {
     Read,
     Lock,
     Break,
+    Terraform,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -124,7 +126,7 @@ impl Right {
 }
 
 impl Permission {
-    const ALL: [Self; 3] = [Self::Read, Self::Lock, Self::Break];
+    const ALL: [Self; 4] = [Self::Read, Self::Lock, Self::Break, Self::Terraform];
 
     fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|verb| verb.to_string() == text)
@@ -137,6 +139,7 @@ impl fmt::Display for Permission {
             Self::Read => "read",
             Self::Lock => "lock",
             Self::Break => "break",
+            Self::Terraform => "terraform",
         })
     }
 }
@@ -196,7 +199,8 @@ fn hash(text: &str) -> Option<[u8; 32]> {
 fn right(text: &str) -> Result<Right, &'static str> {
     let (verbs, place) = text.split_once('@').ok_or("a right is VERBS@PREFIX, as read,lock@*")?;
     let verbs = verbs.split(',').map(Permission::parse).collect::<Option<Vec<_>>>();
-    let verbs = verbs.ok_or("the verbs are read, lock and break, separated by commas")?;
+    let verbs =
+        verbs.ok_or("the verbs are read, lock, break and terraform, separated by commas")?;
     let (prefix, names) = place.split_once(':').unwrap_or((place, ""));
     let prefix = if prefix == "*" { None } else { Some(decoded(prefix)?) };
     Ok(Right { verbs, prefix, names: decoded(names)? })

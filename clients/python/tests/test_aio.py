@@ -129,7 +129,7 @@ def test_a_task_that_is_cancelled_while_it_is_granted_leaves_no_claim(
                 await ours.mutex("a").lock()
 
             async def nobody() -> bool:
-                return not (await theirs.inspect("a")).line
+                return not (await theirs.inspect("a")).queue
 
             task = asyncio.ensure_future(lock())
             assert await loop.run_in_executor(None, rule.reached.wait, PATIENCE)

@@ -51,7 +51,7 @@ def test_a_generator_entered_in_one_thread_is_left_in_another(
         lock = begin(threads[0], dependency)
         assert lock.is_valid()
         end(threads[1], dependency)
-        assert watching.inspect("a").line == ()
+        assert watching.inspect("a").queue == ()
         with pytest.raises(lockkit.LockReleased):
             lock.token
 
@@ -69,7 +69,7 @@ def test_leaving_there_does_not_release_what_another_entered_there(
         end(threads[1], first)
     assert lock.is_valid()
     end(threads[0], second)
-    assert watching.inspect("a").line == ()
+    assert watching.inspect("a").queue == ()
 
 
 def test_an_exit_stack_is_closed_in_another_thread(connect: Connect, threads: Threads) -> None:
@@ -78,7 +78,7 @@ def test_an_exit_stack_is_closed_in_another_thread(connect: Connect, threads: Th
     lock = threads[0].submit(lambda: stack.enter_context(handle)).result()
     assert lock.is_valid()
     threads[1].submit(stack.close).result()
-    assert watching.inspect("a").line == ()
+    assert watching.inspect("a").queue == ()
 
 
 def test_a_stack_that_nobody_closes_gives_its_lock_back(connect: Connect) -> None:
@@ -86,7 +86,7 @@ def test_a_stack_that_nobody_closes_gives_its_lock_back(connect: Connect) -> Non
     stack = contextlib.ExitStack()
     stack.enter_context(handle)
     del stack
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
 
 
 def test_what_is_entered_by_hand_is_left_by_hand_in_any_thread(
@@ -96,7 +96,7 @@ def test_what_is_entered_by_hand_is_left_by_hand_in_any_thread(
     lock = threads[0].submit(handle.__enter__).result()
     assert lock.is_valid()
     threads[1].submit(lambda: handle.__exit__(None, None, None)).result()
-    assert watching.inspect("a").line == ()
+    assert watching.inspect("a").queue == ()
     with pytest.raises(RuntimeError):
         handle.__exit__(None, None, None)
 
@@ -107,7 +107,7 @@ def test_by_hand_what_was_lost_is_left_before_what_is_held(
     handle, watching = connect().mutex("a"), connect()
     lost = threads[0].submit(handle.__enter__).result()
     watching.break_lock("a", lost.token, force=True)
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
     with contextlib.suppress(lockkit.LockLost):
         lost.verify()
     lock = threads[1].submit(handle.__enter__).result()
@@ -119,7 +119,7 @@ def test_by_hand_what_was_lost_is_left_before_what_is_held(
         threads[1].submit(leave).result()
     assert lock.is_valid()
     threads[0].submit(leave).result()
-    assert not lock.is_valid() and watching.inspect("a").line == ()
+    assert not lock.is_valid() and watching.inspect("a").queue == ()
 
 
 def test_a_block_that_a_signal_handler_enters_in_between_has_its_own_guard(
@@ -139,7 +139,7 @@ def test_a_block_that_a_signal_handler_enters_in_between_has_its_own_guard(
         interrupting.start()
         until(lambda: locks.inspect("a").waiters)
     interrupting.join()
-    assert order == ["block", "handler"] and locks.inspect("a").line == ()
+    assert order == ["block", "handler"] and locks.inspect("a").queue == ()
 
 
 def run(url: str, work: Callable[[aio.Locks, aio.Locks], Awaitable[None]]) -> None:
@@ -151,7 +151,7 @@ def run(url: str, work: Callable[[aio.Locks, aio.Locks], Awaitable[None]]) -> No
 
 
 async def free(locks: aio.Locks) -> bool:
-    return not (await locks.inspect("a")).line
+    return not (await locks.inspect("a")).queue
 
 
 def test_an_async_generator_that_is_left_early_gives_its_lock_back(server: Server) -> None:

@@ -106,7 +106,7 @@ def test_a_cancellation_in_the_same_turn_as_the_limit_is_not_swallowed(
             rule.go_on.set()
 
             async def free() -> bool:
-                return not (await theirs.inspect("a")).line
+                return not (await theirs.inspect("a")).queue
 
             await until_async(free)
 

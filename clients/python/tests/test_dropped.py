@@ -50,7 +50,7 @@ def test_a_dropped_guard_is_released_whatever_is_called_on_its_loss(
     def collected() -> bool:
         # More than once: the thread that brought the guard may still be about to forget it.
         gc.collect()
-        return not watching.inspect("a").line
+        return not watching.inspect("a").queue
 
     until(collected)
 
@@ -62,7 +62,7 @@ def test_a_dropped_guard_is_released_whatever_is_called_on_its_loss(
             gc.collect()
 
             async def free() -> bool:
-                return not (await locks.inspect("a")).line
+                return not (await locks.inspect("a")).queue
 
             await until_async(free)
 
@@ -79,7 +79,7 @@ def test_what_tells_of_a_loss_does_not_keep_the_lock(connect: Connect, server: S
 
     def collected() -> bool:
         gc.collect()
-        return not watching.inspect("a").line
+        return not watching.inspect("a").queue
 
     until(collected)
     assert waiting.result(PATIENCE) is False and not lost.is_set()

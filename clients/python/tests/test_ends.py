@@ -112,7 +112,7 @@ def test_the_end_of_a_program_leaves_no_lock(connect: Connect, server: Server, p
     )
     assert process.returncode == 0, process.stderr
     assert "Traceback" not in process.stderr
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
 
 
 def test_a_guard_whose_loop_was_closed_is_lost_with_its_lease(
@@ -126,5 +126,5 @@ def test_a_guard_whose_loop_was_closed_is_lost_with_its_lease(
 
     lock = loop.run_until_complete(main())
     loop.close()
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
     assert not lock.is_valid() and lock.lost.reason is lockkit.LossReason.EXPIRED

@@ -43,10 +43,10 @@ def test_a_holder_goes_on_at_another_server_with_the_same_token(
     getattr(first, fault)()
     renewed(lock)
     assert lock.token == token
-    (standing,) = connect(second.url).inspect("a").line
+    (standing,) = connect(second.url).inspect("a").queue
     assert standing.token == token
     lock.release()
-    assert connect(second.url).inspect("a").line == ()
+    assert connect(second.url).inspect("a").queue == ()
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
@@ -121,7 +121,7 @@ def test_an_acquire_whose_answer_was_lost_is_repeated_with_the_same_id(
     lock = locks.mutex("a").lock()
     ids = {it["claim"]["id"] for it in proxy.asked("/v1/acquire")}
     assert len(proxy.asked("/v1/acquire")) == 3 and len(ids) == 1
-    assert [it.token for it in locks.inspect("a").line] == [lock.token]
+    assert [it.token for it in locks.inspect("a").queue] == [lock.token]
 
 
 def test_an_acquire_is_not_repeated_after_its_wait_ttl(connect: Connect, proxy: Proxy) -> None:
@@ -132,7 +132,7 @@ def test_an_acquire_is_not_repeated_after_its_wait_ttl(connect: Connect, proxy: 
     rule.times = 0
     lock = asking.result(PATIENCE)
     # None of the earlier claims stands in the way of the last one, or is left behind.
-    until(lambda: [it.token for it in locks.inspect("a").line] == [lock.token])
+    until(lambda: [it.token for it in locks.inspect("a").queue] == [lock.token])
 
 
 def test_an_acquire_that_arrives_after_its_release_leaves_no_ghost(
@@ -145,7 +145,7 @@ def test_an_acquire_that_arrives_after_its_release_leaves_no_ghost(
     until(lambda: proxy.asked("/v1/release"))
     late.go_on.set()
     assert late.answered.wait(PATIENCE) and late.status == 200, "it holds, for nobody"
-    until(lambda: not locks.inspect("a").line)
+    until(lambda: not locks.inspect("a").queue)
 
 
 def test_a_release_whose_answer_was_lost_is_no_error_and_is_repeated(
@@ -160,7 +160,7 @@ def test_a_release_whose_answer_was_lost_is_no_error_and_is_repeated(
     with pytest.raises(lockkit.Unavailable):
         lock.release()
     assert not lock.is_valid()
-    until(lambda: not locks.inspect("b").line)
+    until(lambda: not locks.inspect("b").queue)
 
 
 def test_a_write_whose_answer_was_lost_is_not_done_twice(connect: Connect, proxy: Proxy) -> None:
@@ -237,7 +237,7 @@ def test_a_program_that_ends_gives_back_its_locks(connect: Connect, server: Serv
     environment = {**os.environ, "PYTHONPATH": str(Path(lockkit.__file__).parents[1])}
     words = [sys.executable, "-c", PROGRAM, server.url]
     subprocess.run(words, env=environment, check=True, timeout=PATIENCE)
-    assert locks.inspect("a").line == ()
+    assert locks.inspect("a").queue == ()
 
 
 def test_a_connection_that_nothing_refers_to_ends_its_thread(connect: Connect) -> None:
@@ -252,7 +252,7 @@ def test_a_connection_that_nothing_refers_to_ends_its_thread(connect: Connect) -
     assert lock.is_valid() and len(ours()) == before + 1
     del lock
     until(lambda: len(ours()) == before)
-    assert watching.inspect("a").line == ()
+    assert watching.inspect("a").queue == ()
 
 
 def test_an_interrupt_ends_a_wait_and_leaves_no_claim(connect: Connect, server: Server) -> None:
@@ -305,7 +305,7 @@ def test_a_proxy_whose_server_is_away_is_asked_again(
     proxy.answer("/v1/inspect", status)
     locks = connect(proxy.url)
     with locks.mutex("a") as lock:
-        (standing,) = locks.inspect("a").line
+        (standing,) = locks.inspect("a").queue
         assert standing.token == lock.token
     assert len(proxy.asked("/v1/acquire")) == len(proxy.asked("/v1/inspect")) == 2
 

@@ -42,7 +42,7 @@ def in_child(work: Callable[[], object]) -> str:
 def holder(locks: lockkit.Locks) -> int:
     """The process that holds the lock, as others see it."""
     with locks.mutex("a"):
-        (standing,) = locks.inspect("a").line
+        (standing,) = locks.inspect("a").queue
         return standing.holder.pid
 
 
@@ -167,7 +167,7 @@ def test_workers_of_a_pool_share_what_the_module_connected(connect: Connect) -> 
 
 async def aio_holder(locks: aio.Locks) -> int:
     async with locks.mutex("a"):
-        (standing,) = (await locks.inspect("a")).line
+        (standing,) = (await locks.inspect("a")).queue
         return standing.holder.pid
 
 

@@ -70,7 +70,7 @@ gevent.spawn(generator.close).join()
 dropped = handle.lock()
 del dropped
 gc.collect()
-while locks.inspect("a").line:
+while locks.inspect("a").queue:
     gc.collect()
     gevent.sleep(0.01)
 kept = handle.lock()  # the end of the program gives it back

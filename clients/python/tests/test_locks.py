@@ -59,14 +59,14 @@ def test_a_lock_after_its_release_has_no_token_and_is_released_once(locks: lockk
     assert not lock.is_valid() and lock.remaining() == 0 and not lock.lost.is_set()
     with pytest.raises(lockkit.LockReleased):
         lock.token
-    assert locks.inspect("a").line == ()
+    assert locks.inspect("a").queue == ()
 
 
 def test_a_guard_that_nothing_refers_to_is_released(locks: lockkit.Locks) -> None:
     lock = locks.mutex("a").lock()
     assert len(locks.inspect("a").holders) == 1
     del lock
-    until(lambda: not locks.inspect("a").line)
+    until(lambda: not locks.inspect("a").queue)
 
 
 def test_closing_gives_back_what_is_held_and_says_so(connect: Connect) -> None:
@@ -76,7 +76,7 @@ def test_closing_gives_back_what_is_held_and_says_so(connect: Connect) -> None:
     assert lock.lost.reason is lockkit.LossReason.CLOSED
     with pytest.raises(lockkit.LockLost):
         lock.token
-    assert theirs.inspect("a").line == ()
+    assert theirs.inspect("a").queue == ()
     with pytest.raises(lockkit.Closed):
         ours.mutex("a").lock()
 

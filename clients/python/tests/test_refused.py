@@ -161,7 +161,7 @@ def test_a_claim_of_a_spoiled_answer_is_given_back(connect: Connect, proxy: Prox
     with pytest.raises(lockkit.Refused) as error:
         connect(proxy.url, ttl=3600, wait_ttl=3600).mutex("a").lock()
     assert error.value.maybe_done and rule.reached.is_set()
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
 
 
 @pytest.mark.parametrize("code", ["unauthorized", "forbidden", "backend"])
@@ -173,7 +173,7 @@ def test_a_release_in_the_background_goes_on_when_it_is_refused(
     refusals = proxy.answer("/v1/release", 502, 3, code=code, detail="not now")
     with pytest.raises(lockkit.Refused):
         lock.release()
-    until(lambda: not watching.inspect("a").line)
+    until(lambda: not watching.inspect("a").queue)
     assert refusals.times == 0
 
 

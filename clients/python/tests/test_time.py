@@ -74,7 +74,7 @@ def test_a_grant_that_comes_after_its_lease_is_never_a_guard(
     first, second = (it["claim"]["id"] for it in proxy.asked("/v1/acquire"))
     assert first != second and lock.is_valid()
     assert proxy.asked("/v1/release")[0]["claim"]["id"] == first
-    assert [it.token for it in locks.inspect("a").line] == [lock.token]
+    assert [it.token for it in locks.inspect("a").queue] == [lock.token]
 
 
 def due(clock: MovedClock) -> None:
@@ -149,7 +149,7 @@ def test_a_holder_that_hangs_is_lost_after_max_hold_and_given_back(connect: Conn
     lock = locks.mutex("a", max_hold=0.5).lock()
     assert lock.remaining() <= 0.5
     assert lock.lost.wait(PATIENCE) and lock.lost.reason is lockkit.LossReason.MAX_HOLD
-    until(lambda: not locks.inspect("a").line)
+    until(lambda: not locks.inspect("a").queue)
 
 
 def record(clock: lockkit.Clock) -> Record:
@@ -357,4 +357,4 @@ def test_a_try_whose_grants_come_late_begins_nothing_after_one_ttl(
     with pytest.raises(lockkit.Unavailable, match="after the lease"):
         asking.result(PATIENCE)
     assert len(proxy.asked("/v1/acquire")) == 1
-    until(lambda: not locks.inspect("a").line)
+    until(lambda: not locks.inspect("a").queue)

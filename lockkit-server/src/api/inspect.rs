@@ -6,13 +6,14 @@ use axum::extract::State as Shared;
 use axum::response::{IntoResponse, Response};
 use lockkit_core::driver::BreakMode;
 use lockkit_core::state::LockState;
-use lockkit_core::{BreakRecord, ClientIdentity, Token};
+use lockkit_core::{BreakRecord, Space, Token};
 use lockkit_http::wire::{self, Code};
 
 use crate::body::Body;
 use crate::caller::Caller;
 use crate::response::{Answer, ErrorResponse};
 use crate::service::{Service, without_offset};
+use crate::state_name::name_of_state;
 use crate::tokens::Permission;
 
 type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
@@ -68,16 +69,19 @@ pub(crate) async fn break_claim(
 ) -> Result<wire::BreakResult> {
     let key = request.key.for_driver()?;
     caller.check(Permission::Break, &key.namespace, &key.name)?;
-    let by = breaker(&caller, request.by);
+    let by = caller.breaker(request.by);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let at_unix_ms = request.at_unix_ms.unwrap_or_else(|| u64::try_from(now()).unwrap_or(0));
-    let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced: request.force };
+    // A graceful break only refuses renewals, and Terraform renews nothing.
+    let forced =
+        request.force || (key.space == Space::Lock && name_of_state(key.name.as_str()).is_some());
+    let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced };
     record.check()?;
     let offset = service.token_offset(&key.namespace).await?;
     let Some(token) = without_offset(request.token, offset) else {
         return Ok(Answer::ok(wire::BreakResult { found: false }));
     };
-    let force = if request.force { BreakMode::Forced } else { BreakMode::Graceful };
+    let force = if forced { BreakMode::Forced } else { BreakMode::Graceful };
     let found = service.driver().break_claim(&key, token, force, &record).await?;
     Ok(Answer::ok(wire::BreakResult { found }))
 }
@@ -128,17 +132,8 @@ pub(crate) async fn ready(
     Ok("ok\n".into_response())
 }
 
-/// The client that breaks. A caller with a token goes by the token's name: its own word is no proof.
-fn breaker(caller: &Caller, said: Option<ClientIdentity>) -> ClientIdentity {
-    let by = said.unwrap_or_else(ClientIdentity::of_this_process);
-    match caller.name() {
-        "" => by,
-        name => ClientIdentity { program: name.to_owned(), ..by },
-    }
-}
-
 pub(super) fn state_with_offset(mut state: LockState, offset: u64) -> LockState {
-    for standing in &mut state.line {
+    for standing in &mut state.queue {
         let number = standing.token.get().saturating_add(offset);
         standing.token = Token::new(number).unwrap_or(standing.token);
     }
@@ -146,7 +141,7 @@ pub(super) fn state_with_offset(mut state: LockState, offset: u64) -> LockState 
 }
 
 fn state_without_offset(mut state: LockState, offset: u64) -> LockState {
-    for standing in &mut state.line {
+    for standing in &mut state.queue {
         standing.token = without_offset(standing.token, offset).unwrap_or(standing.token);
     }
     state

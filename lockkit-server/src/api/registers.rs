@@ -3,14 +3,15 @@
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::Namespace;
-use lockkit_core::driver::{Registers, Version};
-use lockkit_core::state::Listed;
+use lockkit_core::driver::Version;
+use lockkit_core::state::{Listed, RegisterState};
 use lockkit_http::wire;
 
 use crate::body::Body;
 use crate::caller::Caller;
 use crate::response::{Answer, ErrorResponse};
 use crate::service::Service;
+use crate::state_name::name_of_state;
 use crate::tokens::Permission;
 
 type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
@@ -21,8 +22,8 @@ pub(crate) async fn load(
     Body(at): Body<wire::Register>,
 ) -> Result<wire::Loaded> {
     let at = at.for_driver()?;
-    caller.check(Permission::Read, &at.namespace, &at.name)?;
-    let entry = registers(&service)?.load(&at).await?;
+    caller.check_register(Permission::Read, &at)?;
+    let entry = service.registers()?.load(&at).await?;
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
@@ -32,8 +33,8 @@ pub(crate) async fn store(
     Body(request): Body<wire::Store>,
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
-    caller.check(Permission::Lock, &at.namespace, &at.name)?;
-    let outcome = registers(&service)?.write(&at, &store).await?;
+    caller.check_register(Permission::Lock, &at)?;
+    let outcome = service.registers()?.write(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
@@ -43,8 +44,8 @@ pub(crate) async fn delete(
     Body(request): Body<wire::Delete>,
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
-    caller.check(Permission::Lock, &at.namespace, &at.name)?;
-    let outcome = registers(&service)?.write(&at, &delete).await?;
+    caller.check_register(Permission::Lock, &at)?;
+    let outcome = service.registers()?.write(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
@@ -54,8 +55,8 @@ pub(crate) async fn changed(
     Body(request): Body<wire::ChangedRegister>,
 ) -> Result<wire::Loaded> {
     let at = request.register.for_driver()?;
-    caller.check(Permission::Read, &at.namespace, &at.name)?;
-    let registers = registers(&service)?;
+    caller.check_register(Permission::Read, &at)?;
+    let registers = service.registers()?;
     let change = registers.changed(&at, request.after.map(Version));
     let place = service.wait_permit(&caller)?;
     let entry = match service.wait(&place, request.wait_ms, change).await {
@@ -65,15 +66,27 @@ pub(crate) async fn changed(
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
+/// The registers that the caller may see: pages of the backend are read on until one of its own is full.
 pub(crate) async fn list(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::ListRegisters>,
 ) -> Result<wire::RegisterPage> {
-    let request = request.for_driver()?;
+    let mut request = request.for_driver()?;
     caller.check_names(Permission::Read, &request.namespace, &request.prefix)?;
-    let page = registers(&service)?.page(&request).await?;
-    Ok(Answer::ok(wire::RegisterPage::of(page)))
+    if let Some(state) = name_of_state(&request.prefix) {
+        caller.check_names(Permission::Terraform, &request.namespace, state)?;
+    }
+    let mut items = Vec::new();
+    loop {
+        let page = service.registers()?.page(&request).await?;
+        request.after = page.items.last().map(|it| it.name.clone());
+        let seen = |it: &RegisterState| caller.may_see(&request.namespace, &it.name);
+        items.extend(page.items.into_iter().filter(seen));
+        if items.len() > request.limit || !page.more || request.after.is_none() {
+            return Ok(Answer::ok(wire::RegisterPage::of(Listed::first(request.limit, items))));
+        }
+    }
 }
 
 /// The namespaces in which the caller may read something; it learns of no other. So pages of the backend are
@@ -94,11 +107,6 @@ pub(crate) async fn prefixes(
             return Ok(Answer::ok(wire::Prefixes::of(Listed::first(limit, items))));
         }
     }
-}
-
-pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, ErrorResponse> {
-    let unsupported = || service.driver().unsupported("registers").into();
-    service.driver().registers().ok_or_else(unsupported)
 }
 
 fn came_out(outcome: wire::Outcome) -> Answer<wire::Outcome> {

@@ -17,7 +17,6 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::inspect::state_with_offset;
-use super::registers::registers;
 use crate::body::Body;
 use crate::caller::{Caller, CallerId};
 use crate::quota::QuotaPermit;
@@ -46,8 +45,8 @@ pub(crate) async fn watch(
         }
         wire::Watch::Register(register) => {
             let at = register.for_driver()?;
-            caller.check(Permission::Read, &at.namespace, &at.name)?;
-            let now = registers(&service)?.load(&at).await?;
+            caller.check_register(Permission::Read, &at)?;
+            let now = service.registers()?.load(&at).await?;
             Subject::Register { at, now }
         }
     };

@@ -133,14 +133,14 @@ async function showLocks(at, signal) {
 }
 
 function words(lock) {
-  const people = lock.line.map((it) => `${who(it)} ${it.note ?? ""}`);
+  const people = lock.queue.map((it) => `${who(it)} ${it.note ?? ""}`);
   return `${lock.name} ${people.join(" ")}`.toLowerCase();
 }
 
 function lockRow(lock) {
-  const holders = lock.line.filter((it) => it.held_for_ms !== undefined);
-  const waiting = lock.line.length - holders.length;
-  const first = holders[0] ?? lock.line[0];
+  const holders = lock.queue.filter((it) => it.held_for_ms !== undefined);
+  const waiting = lock.queue.length - holders.length;
+  const first = holders[0] ?? lock.queue[0];
   const href = link({ prefix: lock.prefix, space: lock.space, name: lock.name });
   const held = holders.slice(0, 3).map((it) => make("div", {}, who(it)));
   if (holders.length > 3) held.push(make("div", { className: "tag" }, `and ${holders.length - 3} more`));
@@ -206,9 +206,9 @@ function openLock(key) {
 }
 
 function showLine(key, lock) {
-  fill($("line"), lock.line.map((it) => standingRow(key, it)));
+  fill($("line"), lock.queue.map((it) => standingRow(key, it)));
   const last = lock.last_break;
-  $("last-break").textContent = !lock.line.length && !last ? "Nobody holds it." : last
+  $("last-break").textContent = !lock.queue.length && !last ? "Nobody holds it." : last
     ? `Last broken${last.forced ? " by force" : ""} by ${who({ holder: last.by })}${last.reason ? `: ${last.reason}` : ""}`
     : "";
 }
@@ -241,7 +241,7 @@ async function follow(key, signal) {
     const well = await attempt(signal, async () => {
       const lock = before === null
         ? await ask("/v1/inspect", key, signal)
-        : await ask("/v1/changed", { key, seen: before.line.map(seen), wait_ms: 20000 }, signal);
+        : await ask("/v1/changed", { key, seen: before.queue.map(seen), wait_ms: 20000 }, signal);
       if (signal.aborted) return;
       if (before !== null) tell(before, lock);
       showLine(key, lock);
@@ -256,8 +256,8 @@ function seen({ token, mode, permits, limit, held_for_ms, broken }) {
 }
 
 function tell(before, now) {
-  const was = new Map(before.line.map((it) => [it.token, it]));
-  const is = new Map(now.line.map((it) => [it.token, it]));
+  const was = new Map(before.queue.map((it) => [it.token, it]));
+  const is = new Map(now.queue.map((it) => [it.token, it]));
   const broken = JSON.stringify(before.last_break) !== JSON.stringify(now.last_break) ? now.last_break : null;
   for (const [token, it] of was) {
     if (!is.has(token)) happened(it, broken && !it.broken ? "left; the lock was broken meanwhile" : "left");

@@ -249,7 +249,7 @@ async fn lost_answers_make_no_second_holder_and_no_ghost() {
     for at in 1..=4 {
         proxy.fault(Fault::Cut, When::Answer(at));
         let guard = timeout(LONG, client.mutex("a").lock()).await.unwrap().unwrap();
-        assert_eq!(onlooker.inspect(Space::Lock, "a").await.unwrap().line.len(), 1);
+        assert_eq!(onlooker.inspect(Space::Lock, "a").await.unwrap().queue.len(), 1);
         guard.verify().await.ok();
         let _ = guard.release().await;
         proxy.heal().await.unwrap();

@@ -10,6 +10,7 @@ mod permits;
 mod refusals;
 mod served;
 mod slow;
+mod terraform;
 mod tls;
 mod tokens;
 mod unreachable;

@@ -13,7 +13,7 @@ use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 
-const PATHS: [&str; 28] = [
+const PATHS: [&str; 33] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -33,6 +33,11 @@ const PATHS: [&str; 28] = [
     "/v1/registers/store",
     "/v1/registers/delete",
     "/v1/registers/changed",
+    "/v1/terraform/a",
+    "/v1/terraform/a?ID=a",
+    "/v1/terraform/b?ID=a&prefix=p",
+    "/v1/terraform/%2f%00?version=previous",
+    "/v1/terraform-lock/a",
     "/v1/capabilities",
     "/v1/health",
     "/healthz",
@@ -94,7 +99,7 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
     let hash: String = Sha256::digest(TOKEN).iter().map(|byte| format!("{byte:02x}")).collect();
-    std::fs::write(&file, format!("a {hash} read,lock,break@*\n")).unwrap();
+    std::fs::write(&file, format!("a {hash} read,lock,break,terraform@*\n")).unwrap();
     let served = Served::new(Settings::new().tokens(Tokens::load(&file).unwrap())).await;
     let tasks: Vec<_> = (0..4)
         .map(|task| {
@@ -110,6 +115,10 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
     let bearer = format!("authorization: Bearer {TOKEN}\r\n");
     let page = served.client().await.get("/metrics", &bearer).await.body;
     assert!(page.contains("outcome=\"ended\""), "{page}");
+    for outcome in ["ok", "locked", "busy", "invalid"] {
+        let count = format!("terraform/{{name}}\",backend=\"memory\",outcome=\"{outcome}\"");
+        assert!(page.contains(&count), "no {outcome} in {page}");
+    }
     assert!(!page.contains("outcome=\"other\""), "{page}");
     assert_eq!(served.client().await.get("/readyz", "").await.status, 200);
 }
@@ -169,7 +178,9 @@ fn bytes(rng: &mut StdRng) -> Vec<u8> {
 
 fn bad_head(rng: &mut StdRng) -> Vec<u8> {
     let path = *PATHS.choose(rng).unwrap();
-    let method = *["GET", "POST", "PUT", "OPTIONS", "CONNECT", "x", "POST /"].choose(rng).unwrap();
+    let method = *["GET", "POST", "PUT", "LOCK", "UNLOCK", "OPTIONS", "CONNECT", "x", "POST /"]
+        .choose(rng)
+        .unwrap();
     let version = *["HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "", "HTTP/1.1 "].choose(rng).unwrap();
     let headers = [
         "host: localhost",
@@ -214,13 +225,20 @@ fn near(rng: &mut StdRng) -> Vec<u8> {
         let at = rng.random_range(0..body.len());
         body[at] = rng.random();
     }
-    let method = if rng.random_ratio(1, 10) { "GET" } else { "POST" };
+    let method = method(rng, path);
     let length = body.len();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          authorization: Bearer {TOKEN}\r\ncontent-length: {length}\r\n\r\n"
     );
     [head.into_bytes(), body].concat()
+}
+
+fn method(rng: &mut StdRng, path: &str) -> &'static str {
+    if path.starts_with("/v1/terraform") && rng.random() {
+        return ["LOCK", "UNLOCK", "PUT", "DELETE"].choose(rng).unwrap();
+    }
+    if rng.random_ratio(1, 10) { "GET" } else { "POST" }
 }
 
 /// What the path takes, with some of it replaced.
@@ -245,6 +263,10 @@ fn bent(rng: &mut StdRng, path: &str) -> Value {
         }
         "/v1/registers/delete" => json!({"register": key, "write": write}),
         "/v1/registers/changed" => json!({"register": key, "wait_ms": 1}),
+        _ if path.starts_with("/v1/terraform") => {
+            let id = *["a", "a", "b", "c", "\u{e4}"].choose(rng).unwrap();
+            json!({"ID": id, "Who": "alice@host", "Created": "2026-11-25T21:45:47Z"})
+        }
         _ => json!({"claim": claim, "wait_ms": 1}),
     };
     if rng.random() {

@@ -89,7 +89,7 @@ async fn a_lock_is_seen_to_come_to_wait_and_to_go_and_is_broken() {
 
     // It is broken by keyboard, not without a reason.
     let token = served.ask(None, "/v1/inspect", json!({"name": "invoice"})).await.json();
-    let token = token["line"][0]["token"].as_str().unwrap().to_owned();
+    let token = token["queue"][0]["token"].as_str().unwrap().to_owned();
     browser.evaluate(&format!("document.querySelector('#token-{token} button').focus()")).await;
     browser.press("Enter").await;
     let title = format!("Break token {token} of invoice?");

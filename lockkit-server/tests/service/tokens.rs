@@ -187,7 +187,7 @@ async fn no_operation_of_a_batch_is_carried_out_if_one_is_not_allowed() {
     assert_eq!(guarded.ask("alice", "/v1/batch", batch).await.0, 403);
     let key = json!({"prefix": "billing", "name": "invoice/1"});
     let (_, state) = guarded.ask("alice", "/v1/inspect", key).await;
-    assert_eq!(state["line"], json!([]));
+    assert_eq!(state["queue"], json!([]));
     let claims = [claim(1, "billing", "invoice/1"), claim(2, "billing", "x")];
     let claims: Vec<_> = claims.iter().map(|it| it["claim"].clone()).collect();
     assert_eq!(guarded.ask("alice", "/v1/renew", json!({"claims": claims})).await.0, 403);

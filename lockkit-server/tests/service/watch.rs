@@ -29,7 +29,7 @@ fn claim(number: u128) -> Value {
 async fn a_lock_is_shown_at_once_and_after_each_change() {
     let served = Served::new(Settings::new()).await;
     let mut client = watch(&served, json!({"lock": {"name": "a"}})).await;
-    assert_eq!(state(&mut client).await, json!({"line": []}));
+    assert_eq!(state(&mut client).await, json!({"queue": []}));
     let held = served.ask(None, "/v1/acquire", claim(1)).await.json();
     let now = state(&mut client).await;
     let holder = json!({"host": "h", "pid": 7, "program": "backup"});
@@ -37,14 +37,14 @@ async fn a_lock_is_shown_at_once_and_after_each_change() {
         "token": held["token"], "mode": "exclusive", "holds": true, "broken": false,
         "holder": holder, "note": "why",
     });
-    assert_eq!(now, json!({"line": [first]}));
+    assert_eq!(now, json!({"queue": [first]}));
     served.ask(None, "/v1/acquire", claim(2)).await;
     let now = state(&mut client).await;
-    assert_eq!((&now["line"][0], &now["line"][1]["holds"]), (&first, &json!(false)));
+    assert_eq!((&now["queue"][0], &now["queue"][1]["holds"]), (&first, &json!(false)));
     served.ask(None, "/v1/release", claim(1)).await;
     let now = state(&mut client).await;
     assert_eq!(
-        (now["line"].as_array().unwrap().len(), &now["line"][0]["holds"]),
+        (now["queue"].as_array().unwrap().len(), &now["queue"][0]["holds"]),
         (1, &json!(true))
     );
     let unknown = served.ask(None, "/v1/watch", json!({"lok": {"name": "a"}})).await;

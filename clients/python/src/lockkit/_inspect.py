@@ -58,11 +58,11 @@ async def inspect(engine: Engine, name: str, space: str) -> LockState:
 
 async def changed(engine: Engine, before: LockState) -> LockState:
     """The lock once its line is not the one of ``before``."""
-    known = [seen(it) for it in before.line]
+    known = [seen(it) for it in before.queue]
     while True:
         body = {"key": key(engine, before.name, before.space), "seen": known}
         now = await poll(engine, "/v1/changed", body, lock_state)
-        if [seen(it) for it in now.line] != known:
+        if [seen(it) for it in now.queue] != known:
             return now
 
 
@@ -98,7 +98,7 @@ async def available(engine: Engine, name: str, limit: int) -> int:
     """How many permits of a semaphore are not out."""
     state = await inspect(engine, name, "semaphore")
     out = sum(it.permits or 0 for it in state.holders)
-    limits = [it.limit for it in state.line if it.limit is not None]
+    limits = [it.limit for it in state.queue if it.limit is not None]
     return max(0, (limits[0] if limits else limit) - out)
 
 

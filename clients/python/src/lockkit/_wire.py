@@ -193,7 +193,7 @@ def break_record(answer: Json) -> BreakRecord:
 
 @dataclass(frozen=True)
 class ClaimState:
-    """One claim in the line of a lock. Durations are in seconds, at the moment of the look."""
+    """One claim in the queue of a lock. Durations are in seconds, at the moment of the look."""
 
     token: int
     mode: str
@@ -218,19 +218,19 @@ class LockState:
     name: str
     space: str
     """``lock`` or ``semaphore``."""
-    line: Tuple[ClaimState, ...]
+    queue: Tuple[ClaimState, ...]
     """The live claims in their order; those that hold come first."""
     last_break: Optional[BreakRecord]
 
     @property
     def holders(self) -> Tuple[ClaimState, ...]:
         """The claims that hold."""
-        return tuple(it for it in self.line if it.held_for is not None)
+        return tuple(it for it in self.queue if it.held_for is not None)
 
     @property
     def waiters(self) -> Tuple[ClaimState, ...]:
         """The claims in the queue that do not hold yet."""
-        return tuple(it for it in self.line if it.held_for is None)
+        return tuple(it for it in self.queue if it.held_for is None)
 
 
 def was_found(answer: Json) -> bool:
@@ -245,9 +245,9 @@ def page(answer: Json) -> Tuple[List[LockState], Optional[str]]:
 
 def lock_state(answer: Json) -> LockState:
     record = answer.get("last_break")
-    line = tuple(_standing(it) for it in answer["line"])
+    queue = tuple(_standing(it) for it in answer["queue"])
     last_break = None if record is None else break_record(record)
-    return LockState(answer["name"], answer.get("space", "lock"), line, last_break)
+    return LockState(answer["name"], answer.get("space", "lock"), queue, last_break)
 
 
 def _standing(it: Json) -> ClaimState:
