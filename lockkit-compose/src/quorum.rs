@@ -47,6 +47,9 @@ use round::{Outcome, Verdict};
 
 use crate::together;
 
+/// The namespace in which quorums keep at each member what they know of it.
+const NAMESPACE: &str = "lockkit.quorum";
+
 /// The longest pause between two rounds of a claim that waits.
 const PATIENT_ROUNDS: u32 = 3;
 

@@ -284,26 +284,3 @@ pub enum SetLimit {
     /// This one.
     To(u32),
 }
-
-/// How to break a claim.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::driver::BreakMode;
-/// use lockkit_core::{LossReason, Space};
-///
-/// let guard = locks.mutex("nightly").lock().await?;
-/// let token = guard.token()?;
-/// let why = Some("the host is gone");
-/// assert!(locks.break_lock(Space::Lock, "nightly", token, BreakMode::Forced, why).await?);
-/// assert!(matches!(guard.lost().await, LossReason::Broken(record) if record.forced));
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakMode {
-    /// Renew it no longer.
-    Graceful,
-    /// Take it out at once.
-    Forced,
-}

@@ -42,7 +42,7 @@ use crate::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, LockDriver, Patience,
     Released,
 };
-use crate::{Claim, Error, Key};
+use crate::{Claim, Error, Key, Mode};
 
 mod queue;
 mod request;
@@ -279,7 +279,7 @@ impl Batcher {
                 1 => PATIENCE,
                 _ => SLOW,
             };
-            let keys = operations.claims().filter(|claim| limits.one_request_per_key(claim.mode));
+            let keys = operations.claims().filter(|claim| has_key_to_itself(limits, claim.mode));
             let keys: Vec<_> = keys.map(|claim| claim.key.clone()).collect();
             state.busy.extend(keys.iter().cloned());
             let request = Request::new(self, state, operations);
@@ -381,6 +381,11 @@ impl Operation for Released {
     fn only(mut outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>> {
         outcome.released.pop()
     }
+}
+
+/// Whether a request with a claim of this mode is the only one in flight for its key.
+fn has_key_to_itself(limits: BatchLimits, mode: Mode) -> bool {
+    limits.same_key || mode == Mode::Exclusive
 }
 
 /// A yield of the scheduler, after which the pending operations are submitted: also when this is dropped.

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Mode;
-
 /// What a driver does and does not do. Public facts, cheap to copy.
 ///
 /// ```
@@ -456,10 +454,5 @@ impl BatchLimits {
     /// in each.
     pub const fn of(operations: usize, at_once: usize) -> Self {
         Self { operations, bytes: 1 << 20, at_once, same_key: false, waits: false }
-    }
-
-    /// Whether operations of one key wait for those before them to be answered, for claims of this mode.
-    pub(crate) fn one_request_per_key(&self, mode: Mode) -> bool {
-        self.same_key || mode == Mode::Exclusive
     }
 }

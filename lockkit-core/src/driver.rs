@@ -39,13 +39,14 @@ use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
-    Acquisition, Anchored, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released,
-    Renewal, SetLimit,
+    Acquisition, Anchored, Attempted, ClaimEnd, Grant, LeaseStart, Patience, Released, Renewal,
+    SetLimit,
 };
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
 pub use crate::batcher::Batcher;
+pub use crate::break_record::BreakMode;
 pub use crate::capabilities::BatchLimits;
 pub use crate::claim::ClaimId;
 pub use crate::claim_data::ClaimData;

@@ -5,12 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::answers::BreakMode;
-use crate::clock::unix_ms;
-use crate::writes::ReadOnly;
-use crate::{ClientIdentity, Token};
+use crate::break_record::BreakRecord;
+use crate::token::{InvalidToken, Token};
 
 /// The result of lockkit's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -212,6 +208,12 @@ impl From<Error> for std::io::Error {
     }
 }
 
+impl From<InvalidToken> for Error {
+    fn from(error: InvalidToken) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
 fn doubt(maybe_applied: bool) -> &'static str {
     match maybe_applied {
         true => " (an answer was lost: this write may have been applied before that)",
@@ -269,6 +271,21 @@ impl Error {
         matches!(self, Self::Backend { retryable: true, .. })
     }
 
+    /// Whether a server takes no writes: a standby before its promotion, or a login with a read-only
+    /// role. It is [retryable](Self::is_retryable) once the driver has written there; at first contact it
+    /// stays. An acquire with a time limit waits in either case.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Backend { cause, .. } if cause.is::<ReadOnly>())
+    }
+
+    /// The same, as one that may pass, or stays.
+    pub(crate) fn with_retryable(self, retryable: bool) -> Self {
+        match self {
+            Self::Backend { backend, cause, .. } => Self::Backend { backend, cause, retryable },
+            other => other,
+        }
+    }
+
     /// One word for what this is, as `error.type` of OpenTelemetry's conventions.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -297,6 +314,12 @@ impl Error {
         }
     }
 }
+
+/// Why a server takes no writes: the cause of an [`Error::Backend`], by which
+/// [`Error::is_read_only`] knows it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ReadOnly(pub(crate) String);
 
 /// Why a claim ended without having been released.
 ///
@@ -396,74 +419,6 @@ impl fmt::Display for LossReason {
             }
             Self::ShutDown => f.write_str("its manager was shut down"),
             Self::Forked => f.write_str("it is the parent's of this forked process"),
-        }
-    }
-}
-
-/// Who broke a lock, when and why.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::Space;
-/// use lockkit_core::driver::BreakMode;
-///
-/// let guard = locks.mutex("nightly").lock().await?;
-/// let (token, why) = (guard.token()?, Some("deploy"));
-/// locks.break_lock(Space::Lock, "nightly", token, BreakMode::Graceful, why).await?;
-/// let state = locks.inspect(Space::Lock, "nightly").await?;
-/// let record = state.last_break.expect("it was broken");
-/// assert_eq!(record.reason.as_deref(), Some("deploy"));
-/// assert!(!record.forced);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BreakRecord {
-    /// Who did it.
-    pub by: ClientIdentity,
-    /// When, in milliseconds since 1970 by the breaker's clock: for people, not for decisions.
-    pub at_unix_ms: u64,
-    /// Why, in the breaker's words.
-    pub reason: Option<String>,
-    /// Whether it was by force.
-    pub forced: bool,
-}
-
-impl BreakRecord {
-    /// The record of a break now.
-    pub fn new(by: ClientIdentity, mode: BreakMode, reason: Option<String>) -> Self {
-        let forced = mode == BreakMode::Forced;
-        Self { by, at_unix_ms: unix_ms(), reason, forced }
-    }
-
-    /// Its JSON, in which drivers store it.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data becomes JSON")
-    }
-
-    /// Reads what [`to_json`](Self::to_json) wrote; `None` for what is not such a text.
-    pub fn from_json(json: impl AsRef<[u8]>) -> Option<Self> {
-        serde_json::from_slice(json.as_ref()).ok()
-    }
-
-    /// Refuses texts that people could not read in a line. For programs that break for others; a
-    /// manager has checked its own.
-    pub fn check(&self) -> Result<(), Error> {
-        crate::name::check_holder(&self.by.host)?;
-        crate::name::check_holder(&self.by.program)?;
-        self.reason.as_deref().map_or(Ok(()), crate::name::check_note)
-    }
-}
-
-impl fmt::Display for BreakRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "by {}", self.by)?;
-        if self.forced {
-            f.write_str(" by force")?;
-        }
-        match &self.reason {
-            Some(reason) => write!(f, ": {reason}"),
-            None => Ok(()),
         }
     }
 }

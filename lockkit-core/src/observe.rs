@@ -11,7 +11,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::evidence::Renewed;
-use crate::{Claim, Error, HeldLock, LossReason, Name, Token};
+use crate::{Claim, Error, LossReason, Name, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -76,16 +76,16 @@ pub(crate) fn acquire_span(labels: Labels, name: &str) -> Span {
 }
 
 /// The span of work under a lock, which `run` runs.
-pub(crate) fn hold_span(lease: &HeldLock) -> Span {
+pub(crate) fn hold_span(labels: Labels, name: &Name, token: Option<Token>) -> Span {
     tracing::debug_span!(
         "lockkit.hold",
         otel.kind = "internal",
         otel.status_code = Empty,
         error.type = Empty,
-        lockkit.backend = lease.record.labels.backend,
-        lockkit.lock.name = lease.name().as_str(),
-        lockkit.lock.kind = lease.record.labels.kind,
-        lockkit.token = lease.token().ok().map(Token::as_i64),
+        lockkit.backend = labels.backend,
+        lockkit.lock.name = name.as_str(),
+        lockkit.lock.kind = labels.kind,
+        lockkit.token = token.map(Token::as_i64),
     )
 }
 

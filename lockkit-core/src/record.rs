@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 use crate::clock::{Clock, Moment};
 use crate::concurrency::locked;
 use crate::deadline::{self, Margin};
-use crate::driver::{ClaimEnd, Grant, Judgement, Renewal};
+use crate::driver::Grant;
 use crate::observe::{self, Labels};
 use crate::{Claim, LossReason, Token};
 
+mod loss;
 mod parts;
 mod state;
 
@@ -275,122 +276,6 @@ impl Record {
         term.due = deadline::renewal_due(sent, term.claim.wait_ttl);
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`; says whether it ended the claim.
-    pub(crate) fn renewed(&self, answer: &Renewal, sent: Moment) -> bool {
-        match answer {
-            Renewal::Holds(grant) => {
-                self.grant(grant, Some(sent));
-                false
-            }
-            Renewal::Waits { .. } => {
-                self.waits(sent);
-                false
-            }
-            Renewal::Ended(ended) => {
-                let doubt = self.term().doubt.clone();
-                self.lose(loss_of(ended, doubt, self.has_expired()))
-            }
-        }
-    }
-
-    /// The run of a server that gave the last answer, where that is known.
-    pub(crate) fn run(&self) -> Option<Arc<str>> {
-        self.term().run.clone()
-    }
-
-    /// Takes note of who gives the answer that is about to be taken, and of what that puts in doubt.
-    pub(crate) fn heard(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
-        let mut term = self.term();
-        (term.run, term.rate, term.doubt) = (Some(run.clone()), rate, doubt.or(term.doubt.take()));
-    }
-
-    /// Says whether the last answer is in doubt, one to a request sent before `sent`: the claim is then
-    /// renewed at `due`.
-    pub(crate) fn doubt(&self, judged: &Judgement, sent: Moment, due: Moment) -> bool {
-        let now = self.clock.now();
-        let mut term = self.term();
-        let why = judged.doubt(term.run.as_deref());
-        let Some(why) = why.filter(|_| term.due != NEVER && term.asked < sent) else {
-            return false;
-        };
-        term.due = term.due.min(due);
-        if let Phase::Holding(h) = &mut term.phase
-            && why == LossReason::ServerChanged
-        {
-            h.until = h.until.min(now.after(h.ttl / 3));
-            h.deadline = h.deadline.min(h.until);
-        }
-        term.doubt = Some(why);
-        true
-    }
-
-    /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
-    pub(crate) fn renewal_failed(&self, failing: &LossReason) {
-        let now = self.clock.now();
-        let mut term = self.term();
-        term.failing = Some(failing.clone());
-        term.failures = term.failures.saturating_add(1);
-        term.due = now.after(deadline::backoff(term.failures));
-    }
-
-    /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
-    pub(crate) fn lose(&self, why: LossReason) -> bool {
-        self.end(self.term(), Some(why))
-    }
-
-    /// Marks the claim as given back, unless it has ended; says what it was until now.
-    pub(crate) fn give_back(&self) -> GivenBack {
-        let now = self.clock.now();
-        let term = self.term();
-        let over = reason_of_the_end(&term);
-        let (lost, held_for, trusted) = match &term.phase {
-            Phase::Holding(h) => {
-                let lost = (now >= h.deadline).then(|| over.clone());
-                (lost, Some(now.since(h.granted_at)), h.deadline)
-            }
-            Phase::Ended(why) => (why.clone(), None, NEVER),
-            Phase::Waiting => (None, None, NEVER),
-        };
-        let claim = term.claim.clone();
-        self.end(term, None);
-        GivenBack { claim, lost, held_for, trusted, over }
-    }
-
-    fn end(&self, mut term: MutexGuard<'_, Term>, why: Option<LossReason>) -> bool {
-        match term.phase {
-            Phase::Ended(_) => return false,
-            Phase::Holding(_) => observe::held(self.labels, -1.0),
-            Phase::Waiting => observe::waiting(self.labels, -1.0),
-        }
-        term.phase = Phase::Ended(why);
-        term.due = NEVER;
-        drop(term);
-        self.changed.notify_waiters();
-        true
-    }
-
-    /// Ends a holding claim whose deadline has passed, with the reason and with the moment from
-    /// which the backend may be told; `None` when there is nothing to end.
-    pub(crate) fn expire(&self, now: Moment) -> Option<(LossReason, Moment)> {
-        let (why, lease_end) = {
-            let term = self.term();
-            let Phase::Holding(h) = &term.phase else {
-                return None;
-            };
-            if now < h.deadline {
-                return None;
-            }
-            let why = reason_of_the_end(&term);
-            // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
-            let lease_end = match h.deadline >= h.stop {
-                true => now,
-                false => h.deadline.after(self.margin.of(h.ttl)),
-            };
-            (why, lease_end)
-        };
-        self.lose(why.clone()).then_some((why, lease_end))
-    }
-
     /// Lowers the deadline to that of a lease of `ttl` from `now`; never raises it.
     pub(crate) fn lower(&self, now: Moment, ttl: Duration) {
         let until = deadline::trusted_until(now, ttl, self.margin);
@@ -448,27 +333,5 @@ impl Record {
             Phase::Holding(h) => h.deadline.since(now),
             _ => term.asked.after(term.claim.wait_ttl).since(now),
         }
-    }
-}
-
-/// Why a claim is lost whose deadline passes now.
-fn reason_of_the_end(term: &Term) -> LossReason {
-    match &term.phase {
-        Phase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
-        // It was trusted for a shorter time than the server's silence would have taken.
-        _ if term.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
-        _ => {
-            let why = term.failing.as_ref().or(term.doubt.as_ref());
-            why.cloned().unwrap_or(LossReason::Expired)
-        }
-    }
-}
-
-/// What the backend's word means for a claim that is, or is not, past its own deadline, and in doubt.
-fn loss_of(ended: &ClaimEnd, doubt: Option<LossReason>, expired: bool) -> LossReason {
-    match (ended, doubt) {
-        (ClaimEnd::NotFound | ClaimEnd::SessionEnded, Some(doubt)) => doubt,
-        (ClaimEnd::NotFound, None) if !expired => LossReason::Vanished,
-        (ended, _) => ended.clone().into(),
     }
 }

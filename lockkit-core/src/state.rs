@@ -7,6 +7,8 @@ use serde::Serialize;
 use crate::name::Space;
 use crate::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Token};
 
+pub use crate::claim::MARK;
+
 /// The queue of a lock as it was when it was read.
 ///
 /// ```
@@ -82,10 +84,6 @@ impl LockState {
             && self.queue.iter().map(role).eq(other.queue.iter().map(role))
     }
 }
-
-/// Ends what a user wrote in a note, which has no control characters. What stands behind it is a
-/// composed driver's own, and shown by no manager.
-pub const MARK: char = '\u{1f}';
 
 /// One claim of a list, as people may see it.
 ///

@@ -15,12 +15,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::runs::hash;
-use super::{BACKEND, QuorumInner};
+use super::{BACKEND, NAMESPACE, QuorumInner};
 use lockkit_core::driver::{ClaimId, LockDriver, Patience, ServerRun};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space};
 
-/// Where a member keeps its sign.
-pub(super) const SIGN: &str = "lockkit.quorum";
 /// How long until a step of a watch that failed is taken again.
 const PAUSE: Duration = Duration::from_secs(1);
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
@@ -55,7 +53,7 @@ fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
         }
         None => ("quarantine".to_owned(), *b"lockkit.quorum.q"),
     };
-    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new(name)?);
+    let key = Key::new(Namespace::new(NAMESPACE)?, Space::Lock, Name::new(name)?);
     let identity = Arc::new(ClientIdentity::of_this_process());
     let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
         .with_lifetime(Lifetime::Fixed)
@@ -153,7 +151,7 @@ impl QuorumInner {
     }
 
     async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
-        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::decode)
+        self.base_of(member, &Namespace::new(NAMESPACE)?, limit).await.map(Sign::decode)
     }
 
     pub(super) async fn base_of(
@@ -167,7 +165,7 @@ impl QuorumInner {
     }
 
     async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
-        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.encode()).await
+        self.raise_base_of(member, &Namespace::new(NAMESPACE)?, sign.encode()).await
     }
 
     pub(super) async fn raise_base_of(

@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{NEVER, Phase, Record, reason_of_the_end};
+use super::loss::reason_of_the_end;
+use super::{NEVER, Phase, Record};
 use crate::clock::sleep_until;
 use crate::concurrency::once_there;
 use crate::{Error, LossReason, Token};
@@ -47,27 +48,6 @@ impl Record {
 
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.term().phase, Phase::Ended(_))
-    }
-
-    /// Why it was lost, if it was: also true when it was not noticed yet.
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Ended(why) => why.clone(),
-            Phase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&term)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn has_expired(&self) -> bool {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) => now >= h.deadline,
-            Phase::Ended(_) => true,
-            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
-        }
     }
 
     /// Returns when the claim waits no more.

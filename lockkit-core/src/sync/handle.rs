@@ -9,7 +9,7 @@ use crate::guard::Guard;
 use crate::name::check_note;
 use crate::observe::Labels;
 use crate::shared::Core;
-use crate::sync::reentrant::{Owner, enter};
+use crate::sync::owner::{Owner, enter};
 use crate::{Error, Key, Mode, Name, Space};
 
 #[derive(Clone)]

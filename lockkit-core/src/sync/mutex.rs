@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::sync::reentrant::Owner;
+use crate::sync::owner::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.

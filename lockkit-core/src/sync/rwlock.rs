@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::sync::reentrant::Owner;
+use crate::sync::owner::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
