@@ -131,7 +131,7 @@ impl<T: Tamper> Tampered<T> {
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
-        Ok(self.around_batch(verb, call).await?)
+        self.around_batch(verb, call).await.map_err(|failed| failed.error)
     }
 
     async fn around_batch<R>(

@@ -160,17 +160,16 @@ impl QuorumInner {
         &self,
         member: usize,
         limit: Duration,
-        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+        ask: impl FnOnce(Arc<dyn LockDriver>) -> F,
     ) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let answer = self.ask_counting(member, limit, |driver| {
-            let asking = verb(driver);
-            async move { asking.await.map_err(BatchError::unknown) }
-        });
-        Ok(answer.await?)
+        let Member { name, .. } = &self.members[member];
+        let asking = ask(self.members[member].driver()?.clone());
+        let answer = self.answer_of(member, limit, asking).await.and_then(|answer| answer);
+        answer.map_err(|error| error.at(name))
     }
 
     /// The same, with the number of requests to the member that got no answer.
@@ -178,24 +177,33 @@ impl QuorumInner {
         &self,
         member: usize,
         limit: Duration,
-        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+        ask: impl FnOnce(Arc<dyn LockDriver>) -> F,
     ) -> Result<T, BatchError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, BatchError>> + Send + 'static,
     {
+        let Member { name, .. } = &self.members[member];
         let driver = self.members[member].driver().map_err(BatchError::refused)?;
-        let asking = tokio::spawn(verb(driver.clone()));
-        let Member { name, capabilities, .. } = &self.members[member];
-        let answer = match tokio::time::timeout(limit, asking).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(BatchError::unknown(going_down())),
-            Err(_) => Err(BatchError::unknown(no_answer(capabilities.backend))),
-        };
-        answer.map_err(|mut failed| {
+        let asking = ask(driver.clone());
+        let answer = self.answer_of(member, limit, asking).await.map_err(BatchError::unknown);
+        answer.and_then(|answer| answer).map_err(|mut failed| {
             failed.error = failed.error.at(name);
             failed
         })
+    }
+
+    /// What a member answers within this time; an error where it does not.
+    async fn answer_of<T: Send + 'static>(
+        &self,
+        member: usize,
+        limit: Duration,
+        asking: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(limit, tokio::spawn(asking)).await {
+            Ok(answer) => answer.map_err(|_| going_down()),
+            Err(_) => Err(no_answer(self.members[member].capabilities.backend)),
+        }
     }
 
     /// From when on a member's lease counts, where it says so, on our clock.

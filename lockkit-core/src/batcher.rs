@@ -227,7 +227,7 @@ impl Batcher {
     /// the end of that attempt.
     pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let mut release = self.submission::<Released>(claim.clone(), Patience::Try, None);
-        match release.result().await? {
+        match release.result().await.map_err(|failed| failed.error)? {
             Attempted { ambiguous: 1.., .. } => Ok(Released::Removed),
             Attempted { result, .. } => Ok(result),
         }

@@ -161,9 +161,10 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         patience: Patience,
     ) -> Result<Attempted<Acquisition>, Error> {
         let acquire = Acquire { claim: claim.clone(), patience };
-        let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await?;
+        let batch = Batch { releases: &[], acquires: &[acquire] };
+        let outcome = self.submit(batch).await.map_err(|failed| failed.error)?;
         let result = outcome.acquired.into_iter().next().ok_or_else(|| self.no_reply())?;
-        Ok(result?)
+        result.map_err(|failed| failed.error)
     }
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
@@ -219,7 +220,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// [`Released::Removed`].
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let batch = Batch { releases: std::slice::from_ref(claim), acquires: &[] };
-        match self.submit(batch).await?.released.into_iter().next() {
+        let outcome = self.submit(batch).await.map_err(|failed| failed.error)?;
+        match outcome.released.into_iter().next() {
             Some(Ok(Attempted { ambiguous: 1.., .. })) => Ok(Released::Removed),
             Some(Ok(Attempted { result, .. })) => Ok(result),
             Some(Err(error)) => Err(error.error),

@@ -110,7 +110,7 @@ impl LockDriver for HttpDriver {
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let sent = self.clock().now();
         let body = wire::BatchBody::of(&batch);
-        let outcome: wire::BatchOutcome = self.transport.post("/v1/batch", &body).await?;
+        let outcome: wire::BatchOutcome = self.transport.submit("/v1/batch", &body).await?;
         outcome.for_driver(&batch, sent).ok_or_else(|| BatchError::unknown(self.garbled()))
     }
 

@@ -145,7 +145,11 @@ impl LockDriver for StoreDriver {
         if key.space != Space::Semaphore {
             return Err(self.unsupported("resizing a semaphore"));
         }
-        let (answer, _) = self.inner.apply(Operation::Resize { key: key.clone(), limit }).await?;
+        let (answer, _) = self
+            .inner
+            .apply(Operation::Resize { key: key.clone(), limit })
+            .await
+            .map_err(|failed| failed.error)?;
         match answer.answer {
             OperationResult::Limit(limit) => Ok(limit),
             other => Err(self.inner.unexpected(&other)),
@@ -422,7 +426,7 @@ impl DriverInner {
                 return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
             }
         }
-        let (answer, _) = self.apply(operation).await?;
+        let (answer, _) = self.apply(operation).await.map_err(|failed| failed.error)?;
         let ended = match &answer.answer {
             OperationResult::Holds(_) | OperationResult::Waits(_) => {
                 self.why_ended(claim, &own.session, &answer)
@@ -470,7 +474,10 @@ impl DriverInner {
             }
         }
         let (key, record) = (key.clone(), record.clone());
-        let (answer, _) = self.apply(Operation::Break { key, token, mode, record }).await?;
+        let (answer, _) = self
+            .apply(Operation::Break { key, token, mode, record })
+            .await
+            .map_err(|failed| failed.error)?;
         match answer.answer {
             OperationResult::BrokenClaims(broke) => Ok(!broke.is_empty()),
             other => Err(self.unexpected(&other)),

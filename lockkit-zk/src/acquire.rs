@@ -149,12 +149,12 @@ impl ZkLocks {
         if let Some(given) =
             snapshot.queue().given().filter(|given| Some(given.limit) != claim.mode.limit())
         {
-            self.remove(session, claim, &node).await?;
+            self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
             return Err(claim.other_limit(given.limit));
         }
         match snapshot.verdict(&node.name, node.token) {
             Some(Verdict::OtherLimit(_)) => {
-                self.remove(session, claim, &node).await?;
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Ok(None)
             }
             Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
@@ -188,11 +188,11 @@ impl ZkLocks {
                 Ok(Acquisition::Queued { ahead: count })
             }
             Verdict::Waits(_) => {
-                self.remove(session, claim, &node).await?;
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Ok(Acquisition::Busy)
             }
             Verdict::OtherLimit(limit) => {
-                self.remove(session, claim, &node).await?;
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Err(claim.other_limit(limit))
             }
         }
@@ -220,7 +220,9 @@ impl ZkLocks {
         };
         // Creates that came late, of attempts before this one.
         for late in found {
-            self.delete(session, &format!("{folder}/{late}")).await?;
+            self.delete(session, &format!("{folder}/{late}"))
+                .await
+                .map_err(|failed| failed.error)?;
         }
         if cached.is_over() {
             return Err(Error::Lost { reason: LossReason::Expired });
@@ -229,7 +231,7 @@ impl ZkLocks {
         let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
         let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) else {
             // It lives in a session that has ended for us.
-            self.delete(session, &path).await?;
+            self.delete(session, &path).await.map_err(|failed| failed.error)?;
             self.claims.forget(claim.id);
             return Ok(None);
         };
@@ -298,7 +300,7 @@ impl ZkLocks {
         tag: &NodeTag,
     ) -> Result<()> {
         let snapshot = self.read_list(session, folder).await?.snapshot;
-        self.remove_found(session, folder, &snapshot, tag).await?;
+        self.remove_found(session, folder, &snapshot, tag).await.map_err(|failed| failed.error)?;
         Ok(())
     }
 

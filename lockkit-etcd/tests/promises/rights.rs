@@ -125,7 +125,7 @@ async fn without_a_right_nothing_is_begun() {
                 });
                 refused("two locks", missing, || async {
                     let batch = Batch { releases: &[], acquires: &acquires };
-                    Ok(driver.submit(batch).await?)
+                    driver.submit(batch).await.map_err(|failed| failed.error)
                 })
                 .await;
                 driver.close().await;

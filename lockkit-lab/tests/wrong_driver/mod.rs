@@ -75,7 +75,7 @@ impl Wrong {
 
     async fn passed<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
-        Ok(self.passed_batch(call).await?)
+        self.passed_batch(call).await.map_err(|failed| failed.error)
     }
 
     async fn passed_batch<T>(

@@ -199,7 +199,10 @@ impl<D: Dialect> SqlServerInner<D> {
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| columns(&claims[*i].key));
         let sorted: Vec<_> = order.iter().map(|i| &*claims[*i]).collect();
-        let answer = self.request(id, Arguments::Claims(&sorted, &self.client)).await?;
+        let answer = self
+            .request(id, Arguments::Claims(&sorted, &self.client))
+            .await
+            .map_err(|failed| failed.error)?;
         let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
         let mut answers = vec![gone; claims.len()];
         let (mut told, mut evidence) = (0, None);

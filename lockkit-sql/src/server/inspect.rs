@@ -116,7 +116,7 @@ impl<D: Dialect> SqlServerInner<D> {
                 let setting = |row: &Row| Some((text(row, 0)?, text(row, 1)?));
                 D::judge(&answer.rows.iter().filter_map(setting).collect::<Vec<_>>(), &mut now);
             }
-            Err(error) if error.error.is_retryable() => return Err(error.into()),
+            Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 let why = format!("the settings that decide cannot be read: {error}");
                 now.set(Fault::ServerRestarts, None, &*why);

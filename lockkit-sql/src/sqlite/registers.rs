@@ -62,11 +62,7 @@ impl Registers for SqliteDriver {
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         let request = request.clone();
-        Ok(self
-            .inner
-            .reader
-            .call(false, move |transaction| transaction.registers(&request))
-            .await?)
+        self.inner.reader.call(false, move |transaction| transaction.registers(&request)).await
     }
 }
 
