@@ -50,7 +50,7 @@ const FAULTS: &[(Fault, Guarantee)] = &[
 ///
 /// 1. all use the old backend;
 /// 2. some use the mirror, in the end all: tokens are those of the old backend;
-/// 3. the new one takes the tokens over ([`LockManager::take_over_tokens`]), once nobody uses the
+/// 3. the new one takes the tokens over ([`LockAdmin::take_over_tokens`]), once nobody uses the
 ///    old one alone: from here on tokens are those of the new one, and greater;
 /// 4. some use the new one alone, in the end all.
 ///
@@ -59,7 +59,7 @@ const FAULTS: &[(Fault, Guarantee)] = &[
 /// trips after another, a release one. While either backend is away nothing is granted. There are
 /// no registers, and no claims that outlive their process: those stay behind or are moved by hand.
 ///
-/// [`LockManager::take_over_tokens`]: lockkit_core::LockManager::take_over_tokens
+/// [`LockAdmin::take_over_tokens`]: lockkit_core::LockAdmin::take_over_tokens
 ///
 /// ```
 /// use lockkit_compose::MirrorDriver;

@@ -90,7 +90,7 @@ async fn a_break_reaches_the_holder_and_frees_the_lock() {
     let token = guard.token().unwrap();
     let state = theirs.inspect(Space::Lock, "a").await.unwrap();
     assert_eq!(state.queue[0].token, token);
-    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     let next = theirs.mutex("a").try_lock().await.unwrap().expect("it is free");
     assert!(next.token().unwrap() > token);

@@ -18,7 +18,7 @@ use crate::clock::unix_ms;
 /// let guard = locks.mutex("nightly").lock().await?;
 /// let token = guard.token()?;
 /// let why = Some("the host is gone");
-/// assert!(locks.break_lock(Space::Lock, "nightly", token, BreakMode::Forced, why).await?);
+/// assert!(locks.admin().break_lock(Space::Lock, "nightly", token, BreakMode::Forced, why).await?);
 /// assert!(matches!(guard.lost().await, LossReason::Broken(record) if record.forced));
 /// # Ok(()) }
 /// ```
@@ -40,7 +40,7 @@ pub enum BreakMode {
 ///
 /// let guard = locks.mutex("nightly").lock().await?;
 /// let (token, why) = (guard.token()?, Some("deploy"));
-/// locks.break_lock(Space::Lock, "nightly", token, BreakMode::Graceful, why).await?;
+/// locks.admin().break_lock(Space::Lock, "nightly", token, BreakMode::Graceful, why).await?;
 /// let state = locks.inspect(Space::Lock, "nightly").await?;
 /// let record = state.last_break.expect("it was broken");
 /// assert_eq!(record.reason.as_deref(), Some("deploy"));

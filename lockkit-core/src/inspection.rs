@@ -10,7 +10,7 @@ use crate::name::is_reserved;
 use crate::promises::Promises;
 use crate::shared::{Core, WATCH, rebased};
 use crate::state::{Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState};
-use crate::{Error, LockManager, Namespace, Outage, Space};
+use crate::{Error, LockAdmin, LockManager, Namespace, Outage, Space};
 
 /// How long a look is repeated that fails: a restart of a server is over by then.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,9 +37,11 @@ impl LockManager {
     pub fn outage(&self) -> Option<Outage> {
         self.core().registry.outages.current()
     }
+}
 
+impl LockAdmin {
     /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
-    /// a page at a time, for each as [`inspect`](Self::inspect) does.
+    /// a page at a time, for each as [`inspect`](LockManager::inspect) does.
     ///
     /// What is in use for the whole time is shown once; what comes or goes meanwhile may be shown
     /// or not.
@@ -65,7 +67,7 @@ impl LockManager {
     /// their names.
     ///
     /// What has a value for the whole time is shown once. Asks for pages of 200, for each as
-    /// [`inspect`](Self::inspect) does.
+    /// [`inspect`](LockManager::inspect) does.
     ///
     /// # Round trips
     /// One a page on SQLite, PostgreSQL, MySQL and a lock service. On Redis the first page scans all
@@ -99,7 +101,7 @@ impl LockManager {
     /// The prefixes of this backend under which a lock is in use or a register has a value,
     /// whatever prefix this manager has. May also show some under which nothing is any more. A
     /// manager of each, over the same connections, is made with
-    /// [`with`](Self::with)`(manager.`[`driver`](Self::driver)`().clone(), settings.prefix(…))`.
+    /// [`with`](LockManager::with)`(manager.`[`driver`](LockManager::driver)`().clone(), settings.prefix(…))`.
     ///
     /// # Round trips
     /// One for each page of 200 on SQLite, PostgreSQL, MySQL, ZooKeeper and a lock service. Redis is
@@ -118,7 +120,9 @@ impl LockManager {
             Ok((items, last))
         })
     }
+}
 
+impl LockManager {
     /// The states of a lock: first as it is now, then whenever somebody comes, goes, begins to
     /// hold, or is broken gracefully. States that passed quickly may be left out.
     ///

@@ -25,6 +25,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
+mod admin;
 mod answers;
 mod background;
 mod bases;
@@ -79,6 +80,7 @@ mod url;
 pub mod waiting;
 mod writes;
 
+pub use admin::LockAdmin;
 pub use break_record::BreakRecord;
 pub use capabilities::Capabilities;
 pub use claim::{Claim, Lifetime, Mode};

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::deadline::{Margin, backoff};
-use crate::driver::LockDriver;
+use crate::driver::{LockDriver, SetLimit};
 use crate::error::in_time;
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -154,6 +154,26 @@ impl Core {
     pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
         let base = self.namespace_counter().await?;
         Ok(rebased(self.driver().inspect(key).await?, base))
+    }
+
+    /// Refuses, before any I/O, to ask for the limit of a semaphore where the backend keeps none.
+    pub(crate) fn check_resize(&self) -> Result<(), Error> {
+        self.check_open()?;
+        match self.driver().capabilities().resize {
+            true => Ok(()),
+            false => Err(self.driver().unsupported("resizing a semaphore")),
+        }
+    }
+
+    /// Gives a semaphore a limit, for as long as this until there is an answer; says which one it has now.
+    pub(crate) async fn set_limit(
+        &self,
+        key: &Key,
+        limit: SetLimit,
+        patience: Duration,
+    ) -> Result<u32, Error> {
+        self.check_resize()?;
+        self.repeat_within("resize", patience, || self.driver().resize(key, limit)).await
     }
 
     /// What is added to the backend's tokens, once it was asked for.

@@ -71,7 +71,7 @@ struct Listed {
 async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<LockState> = Vec::new();
     for (prefix, locks) in managers(args, locks).await? {
-        let some: Vec<_> = locks.list(&args.beginning).try_collect().await?;
+        let some: Vec<_> = locks.admin().list(&args.beginning).try_collect().await?;
         found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
     }
     found.retain(|(_, state)| wanted(args, state));
@@ -87,7 +87,7 @@ async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError>
 async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<RegisterState> = Vec::new();
     for (prefix, locks) in managers(args, locks).await? {
-        let some: Vec<_> = locks.registers(&args.beginning).try_collect().await?;
+        let some: Vec<_> = locks.admin().registers(&args.beginning).try_collect().await?;
         found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
     }
     found.sort_by(|(p, a), (q, b)| (p, &a.name).cmp(&(q, &b.name)));
@@ -119,7 +119,7 @@ async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManage
         return Ok(vec![(String::new(), locks.clone())]);
     }
     let mut managers = Vec::new();
-    let mut prefixes = pin!(locks.prefixes());
+    let mut prefixes = pin!(locks.admin().prefixes());
     while let Some(prefix) = prefixes.try_next().await? {
         let settings = locks.settings().clone().prefix(prefix.as_str());
         let manager = LockManager::with(locks.driver().clone(), settings)?;

@@ -50,7 +50,7 @@ use crate::{Error, HeldLock, Mode, Token};
 /// let cursor = locks.register("cursor");
 /// let consumer = locks.mutex("consumer").lock().await?;
 /// cursor.store_with(&consumer, "event 41").await?;
-/// # locks.break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
+/// # locks.admin().break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
 /// #     lockkit_core::driver::BreakMode::Forced, None).await?;
 /// # let stale = consumer;
 ///

@@ -20,7 +20,8 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
 /// - Permits are leases: those of a process that died come back by themselves.
 /// - The tokens of permits tell holders apart and grow, but **do not fence**: an older holder is
 ///   as legitimate as a newer one.
-/// - The limit can be [changed](Self::resize) while permits are out: [`resizable`](Self::resizable).
+/// - The limit can be [changed](crate::LockAdmin::resize) while permits are out:
+///   [`resizable`](Self::resizable).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -50,11 +51,11 @@ impl Semaphore {
     /// good, as durable as a register. No I/O.
     ///
     /// - The first use gives it the limit of this handle, or the one that it is in use with. From
-    ///   there on only [`resize`](Self::resize) changes it, for all handles everywhere.
+    ///   there on only [`resize`](crate::LockAdmin::resize) changes it, for all handles everywhere.
     /// - A request for more permits than the limit is no error: it waits until the limit is raised,
     ///   and those behind it wait with it.
     /// - A handle, and its clones, remember the limit: one round trip for a permit that is free; the
-    ///   first use takes one more, and so does the first one after another handle resized.
+    ///   first use takes one more, and so does the first one after a change.
     /// - A handle that is not resizable must name the limit that is in force, and gets
     ///   [`Error::LimitMismatch`] otherwise.
     /// - Not on every backend: see [`Capabilities::resize`](crate::Capabilities::resize).
@@ -66,13 +67,13 @@ impl Semaphore {
     /// let both = pool.acquire_many(2).await?;
     ///
     /// // Drained: what is out stays out, and nothing is granted.
-    /// pool.resize(0).await?;
+    /// locks.admin().resize("pool", 0).await?;
     /// assert!(both.is_valid());
     /// both.release().await?;
     /// assert!(pool.try_acquire().await?.is_none());
     ///
     /// // Another process raises it.
-    /// locks.semaphore("pool", 2).resize(8).await?;
+    /// locks.admin().resize("pool", 8).await?;
     /// let many = pool.acquire_many(8).await?;
     /// # many.release().await
     /// # }
@@ -83,25 +84,6 @@ impl Semaphore {
         self
     }
 
-    /// Changes the limit, for everybody and for good; 0 drains. Returns once it is in force: no
-    /// request for permits that begins after that comes in above it. One round trip.
-    ///
-    /// - **Raised**, it lets in at once whom it has room for, in the order of the line.
-    /// - **Lowered**, it evicts no claim: holders go on, and none is granted until there is room.
-    /// - **Drained**, at 0, nothing is granted. A waiter keeps its position for when it is raised.
-    /// - **One value wins** where several resize at once, and all count with it.
-    ///
-    /// A lost answer is asked for again, for half a minute at most. Where another handle resized
-    /// meanwhile, this may be applied again after theirs. A handle that is not
-    /// [`resizable`](Self::resizable) does not follow: it still asks for the limit that it was made
-    /// with.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the limit was changed.
-    pub async fn resize(&self, limit: u32) -> Result<(), Error> {
-        self.ask(SetLimit::To(limit), PATIENCE).await.map(drop)
-    }
-
     /// The limit. On a [`resizable`](Self::resizable) handle the one that is in force: one round
     /// trip, which gives the semaphore the handle's limit if it has none. Otherwise the one that the
     /// handle was made with, without I/O.
@@ -110,7 +92,7 @@ impl Semaphore {
     /// Dropping it does no harm.
     pub async fn limit(&self) -> Result<u32, Error> {
         match &self.heard {
-            Some(_) => self.ask(SetLimit::IfUnset(self.limit), PATIENCE).await,
+            Some(_) => self.ask(PATIENCE).await,
             None => Ok(self.limit),
         }
     }
@@ -244,7 +226,7 @@ impl Semaphore {
     }
 }
 
-/// How long a resize is repeated while the backend does not answer.
+/// How long the limit is asked for while the backend does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often in a row a limit may turn out to be old before that is taken for a fault.
@@ -279,7 +261,7 @@ impl Semaphore {
             let mode = Mode::Permits { permits, limit: self.limit };
             return self.handle.acquire(mode, "semaphore", wait).await;
         };
-        self.check()?;
+        self.handle.core.check_resize()?;
         let until = match wait {
             Wait::For(time) => Instant::now().checked_add(time),
             Wait::No | Wait::Forever => None,
@@ -295,7 +277,7 @@ impl Semaphore {
             };
             let limit = match heard.get() {
                 Some(limit) => limit,
-                None => match self.ask(SetLimit::IfUnset(self.limit), patience).await {
+                None => match self.ask(patience).await {
                     // The time is over, as it would be in line.
                     Err(error) if until.is_some() && error.is_retryable() => return Ok(None),
                     answer => answer?,
@@ -311,26 +293,14 @@ impl Semaphore {
         Err(Error::retryable(backend, "the limit changed each time that it was asked for"))
     }
 
-    /// Asks the backend for the limit, until there is an answer or no patience left.
-    async fn ask(&self, to: SetLimit, patience: Duration) -> Result<u32, Error> {
-        self.check()?;
+    /// Asks the backend for the limit, which is that of this handle where it has none.
+    async fn ask(&self, patience: Duration) -> Result<u32, Error> {
         let key = self.handle.key(Space::Semaphore)?;
-        let core = &self.handle.core;
-        let limit =
-            core.repeat_within("resize", patience, || core.driver().resize(&key, to)).await?;
+        let limit = SetLimit::IfUnset(self.limit);
+        let limit = self.handle.core.set_limit(&key, limit, patience).await?;
         if let Some(heard) = &self.heard {
             heard.set(limit);
         }
         Ok(limit)
-    }
-
-    /// Refuses what cannot work, before any I/O.
-    fn check(&self) -> Result<(), Error> {
-        let core = &self.handle.core;
-        core.check_open()?;
-        match core.driver().capabilities().resize {
-            true => Ok(()),
-            false => Err(core.driver().unsupported("resizing a semaphore")),
-        }
     }
 }

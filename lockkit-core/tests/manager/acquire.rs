@@ -203,7 +203,9 @@ async fn an_anchor_of_what_was_broken_says_so() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
+    );
     let error = guard.anchor("memory").await.expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     assert!(!guard.is_valid());

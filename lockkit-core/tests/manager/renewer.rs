@@ -281,6 +281,7 @@ async fn a_release_that_finds_a_broken_lock_says_who_broke_it_and_asks_only_then
     let others = super::manager_of(&driver);
     assert!(
         others
+            .admin()
             .break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("deploy"))
             .await
             .unwrap()
