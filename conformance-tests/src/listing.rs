@@ -130,10 +130,10 @@ pub async fn delete_registers(
 /// A record of a break by this process.
 pub fn record(reason: &str, forced: bool) -> BreakRecord {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: now.map_or(0, |d| d.as_millis() as u64),
-        reason: Some(reason.to_owned()),
+    BreakRecord::from_parts(
+        ClientIdentity::of_this_process(),
+        now.map_or(0, |d| d.as_millis() as u64),
+        Some(reason.to_owned()),
         forced,
-    }
+    )
 }

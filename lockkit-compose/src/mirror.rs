@@ -285,13 +285,13 @@ impl LockDriver for MirrorDriver {
         let (old, new) = futures_util::future::join(self.old.health(), self.new.health()).await;
         let (old, new) = (old?, new?);
         let named = |which: &'static str, findings: Vec<Finding>| {
-            findings.into_iter().map(move |f| Finding { what: format!("{which}: {}", f.what), ..f })
+            findings.into_iter().map(move |finding| finding.at(which))
         };
-        let moving = Finding {
-            severity: Severity::Note,
-            what: "Locks are held on two backends.".to_owned(),
-            advice: "Finish the move: each of the two must answer for any lock.".to_owned(),
-        };
+        let moving = Finding::new(
+            Severity::Note,
+            "Locks are held on two backends.",
+            "Finish the move: each of the two must answer for any lock.",
+        );
         let server = format!("mirror of {} and {}", old.server, new.server);
         let findings = named("Old", old.findings).chain(named("New", new.findings));
         Ok(findings.fold(Health::well(server).with(moving), Health::with))

@@ -213,8 +213,7 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
         }
     };
     let (_first, before) = acquire().await;
-    let record =
-        BreakRecord { by: (*identity).clone(), at_unix_ms: 0, reason: None, forced: false };
+    let record = BreakRecord::from_parts((*identity).clone(), 0, None, false);
     assert!(quorum.break_claim(&key, before, BreakMode::Graceful, &record).await.unwrap());
     assert!(quorum.inspect(&key).await.unwrap().queue[0].broken);
     // As when it was released, and the third has not heard of that yet.

@@ -48,6 +48,7 @@ pub enum BreakMode {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BreakRecord {
     /// Who did it.
     pub by: ClientIdentity,
@@ -63,7 +64,17 @@ impl BreakRecord {
     /// The record of a break now.
     pub fn new(by: ClientIdentity, mode: BreakMode, reason: Option<String>) -> Self {
         let forced = mode == BreakMode::Forced;
-        Self { by, at_unix_ms: unix_ms(), reason, forced }
+        Self::from_parts(by, unix_ms(), reason, forced)
+    }
+
+    /// The record of a break of which a backend keeps the parts, or that another program made.
+    pub fn from_parts(
+        by: ClientIdentity,
+        at_unix_ms: u64,
+        reason: Option<String>,
+        forced: bool,
+    ) -> Self {
+        Self { by, at_unix_ms, reason, forced }
     }
 
     /// Its JSON, in which drivers store it.

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use lockkit_core::{ClientIdentity, Settings};
 ///
-/// let mut identity = ClientIdentity::of_this_process();
-/// identity.program = "billing".to_owned();
+/// let identity = ClientIdentity::of_this_process().with_program("billing");
 /// let settings = Settings::default().identity(identity);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 #[allow(missing_docs)]
 pub struct ClientIdentity {
     pub host: String,
@@ -22,6 +22,11 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
+    /// The process of this number and program on this host.
+    pub fn new(host: impl Into<String>, pid: u32, program: impl Into<String>) -> Self {
+        Self { host: host.into(), pid, program: program.into() }
+    }
+
     /// This process: the host's name, the process id, the program's file name.
     pub fn of_this_process() -> Self {
         let program = std::env::args_os()
@@ -36,7 +41,13 @@ impl ClientIdentity {
 
     /// A client of which nothing is known: of a claim whose data cannot be read.
     pub fn unknown() -> Self {
-        Self { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+        Self::new("unknown", 0, "unknown")
+    }
+
+    /// The same process under another program's name.
+    #[must_use]
+    pub fn with_program(self, program: impl Into<String>) -> Self {
+        Self { program: program.into(), ..self }
     }
 
     /// Its JSON, for drivers that store it by itself.

@@ -328,6 +328,7 @@ pub trait Fence<Tx: Send, Driver> {
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Anchor {
     /// Where the backend keeps the claim: a key of etcd, the path of a node of ZooKeeper, the schema
     /// or the prefix of lockkit's tables.

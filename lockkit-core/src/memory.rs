@@ -332,11 +332,11 @@ impl LockDriver for MemoryDriver {
 
     async fn health(&self) -> Result<Health, Error> {
         drop(whole(&self.shared.queues.state)?);
-        Ok(Health::well("memory of this process").with(Finding {
-            severity: Severity::Note,
-            what: "These locks keep out nobody but other tasks of this process.".to_owned(),
-            advice: "Use sqlite: for the processes of one host, a server for more.".to_owned(),
-        }))
+        Ok(Health::well("memory of this process").with(Finding::new(
+            Severity::Note,
+            "These locks keep out nobody but other tasks of this process.",
+            "Use sqlite: for the processes of one host, a server for more.",
+        )))
     }
 }
 

@@ -126,7 +126,7 @@ impl Drop for Listening {
 
 impl<'a> Trial<'a> {
     fn says(&mut self, severity: Severity, what: String, advice: &str) {
-        self.findings.push(Finding { severity, what, advice: advice.to_owned() });
+        self.findings.push(Finding::new(severity, what, advice));
     }
 
     /// Writes down that the backend refuses this.

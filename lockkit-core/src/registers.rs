@@ -111,6 +111,7 @@ impl WriteId {
 
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// The bytes that were stored.
     pub value: Vec<u8>,
@@ -118,6 +119,13 @@ pub struct Entry {
     pub version: Version,
     /// The highest token that any write of this register bore.
     pub token: Option<Token>,
+}
+
+impl Entry {
+    /// Puts the parts together.
+    pub fn new(value: Vec<u8>, version: Version, token: Option<Token>) -> Self {
+        Self { value, version, token }
+    }
 }
 
 /// What a write expects to find.

@@ -265,6 +265,7 @@ pub struct RegisterRequest {
 /// A register that has a value, as it was when it was listed. The value itself is loaded by its
 /// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RegisterState {
     /// Its name.
     pub name: Name,
@@ -277,6 +278,19 @@ pub struct RegisterState {
     /// Why it cannot be read: the backend keeps something else in its place. What else is said of it
     /// says nothing then.
     pub damaged: Option<String>,
+}
+
+impl RegisterState {
+    /// A register that can be read.
+    pub fn new(name: Name, version: Version, token: Option<Token>, bytes: usize) -> Self {
+        Self { name, version, token, bytes, damaged: None }
+    }
+
+    /// The same, which cannot be read for this reason, if there is one.
+    #[must_use]
+    pub fn with_damage(self, damaged: Option<String>) -> Self {
+        Self { damaged, ..self }
+    }
 }
 
 /// A page of registers or of namespaces. It is empty only when nothing follows.
@@ -344,14 +358,15 @@ impl Health {
 /// ```
 /// use lockkit_core::state::{Finding, Health, Severity};
 ///
-/// let health = Health::well("mine 1.0").with(Finding {
-///     severity: Severity::Warning,
-///     what: "writes do not wait for the disk".to_owned(),
-///     advice: "set fsync=on".to_owned(),
-/// });
+/// let health = Health::well("mine 1.0").with(Finding::new(
+///     Severity::Warning,
+///     "writes do not wait for the disk",
+///     "set fsync=on",
+/// ));
 /// assert_eq!(health.findings[0].severity, Severity::Warning);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -359,6 +374,19 @@ pub struct Finding {
     pub what: String,
     /// What to do about it.
     pub advice: String,
+}
+
+impl Finding {
+    /// Puts the parts together.
+    pub fn new(severity: Severity, what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { severity, what: what.into(), advice: advice.into() }
+    }
+
+    /// The same, of this part of a backend.
+    #[must_use]
+    pub fn at(self, part: &str) -> Self {
+        Self { what: format!("{part}: {}", self.what), ..self }
+    }
 }
 
 /// How bad a finding is.

@@ -30,7 +30,7 @@ enum Act {
 }
 
 fn pool(modes: &[Mode]) -> Vec<Claim> {
-    let identity = ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() };
+    let identity = ClientIdentity::new("here", 1, "test");
     let identity = Arc::new(identity);
     let name = Name::new("a").unwrap();
     let claim = |(at, mode): (usize, &Mode)| {

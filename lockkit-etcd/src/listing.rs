@@ -53,7 +53,7 @@ impl EtcdLocks {
                 let token = remembered.take().filter(|(of, _)| *of == name).and_then(|it| it.1);
                 let version = Version(u64::try_from(kv.mod_revision()).unwrap_or(0));
                 let bytes = kv.value().len();
-                items.push(RegisterState { name, version, token, bytes, damaged: None });
+                items.push(RegisterState::new(name, version, token, bytes));
             }
             match shown.kvs().last() {
                 Some(last) if shown.more() => from = after(last.key()),

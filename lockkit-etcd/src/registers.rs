@@ -181,6 +181,6 @@ impl ReadRegister {
     fn entry(&self) -> Option<Entry> {
         let kv = self.value.as_ref()?;
         let token = self.state.meta.token.and_then(Token::new);
-        Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
+        Some(Entry::new(kv.value().to_vec(), version(kv.mod_revision()), token))
     }
 }

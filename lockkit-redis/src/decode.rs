@@ -193,7 +193,7 @@ pub(crate) fn break_record(value: &Value) -> BreakRecord {
     let record = text(value).and_then(|json| serde_json::from_str(json).ok());
     record.unwrap_or_else(|| {
         let unknown = keys::decode_label("").0;
-        BreakRecord { by: unknown, at_unix_ms: 0, reason: None, forced: false }
+        BreakRecord::from_parts(unknown, 0, None, false)
     })
 }
 

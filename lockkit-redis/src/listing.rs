@@ -88,14 +88,13 @@ impl RedisInner {
     ) -> Result<Option<RegisterState>, Error> {
         let at = RegisterKey { namespace: namespace.clone(), name: name.clone() };
         let none: [&str; 0] = [];
-        let (name, version) = (name.clone(), Version(0));
-        let nothing = RegisterState { name, version, token: None, bytes: 0, damaged: None };
+        let damaged =
+            |why| RegisterState::new(name.clone(), Version(0), None, 0).with_damage(Some(why));
         let answer = match self.run(&script::INSPECT_REGISTER, &[&keys::register(&at)], &none).await
         {
             Ok(Value::Int(0)) => return Ok(None),
             Err(error) => {
-                let damaged = Some(Foreign::why(&error).ok_or(error)?);
-                return Ok(Some(RegisterState { damaged, ..nothing }));
+                return Ok(Some(damaged(Foreign::why(&error).ok_or(error)?)));
             }
             Ok(answer) => answer,
         };
@@ -104,7 +103,7 @@ impl RedisInner {
         let state = || {
             let bytes = usize::try_from(number(0)?).ok()?;
             let (version, token) = (Version(number(1)?), decode::token(items.get(2)?));
-            Some(RegisterState { version, token, bytes, ..nothing })
+            Some(RegisterState::new(name.clone(), version, token, bytes))
         };
         state().map(Some).ok_or_else(|| decode::unexpected(&Value::Array(items.clone())))
     }

@@ -111,7 +111,7 @@ impl RedisDriver {
                 let version = decode::number(version).and_then(|n| u64::try_from(n).ok());
                 let version = Version(version.ok_or_else(|| decode::unexpected(&items[1]))?);
                 let left = decode::number(left).and_then(|ms| u64::try_from(ms).ok());
-                let entry = Entry { value: value.clone(), version, token: decode::token(token) };
+                let entry = Entry::new(value.clone(), version, decode::token(token));
                 Ok((Some(entry), left.map(Duration::from_millis)))
             }
             _ => Err(decode::unexpected(&Value::Array(items))),

@@ -205,6 +205,6 @@ async fn a_forced_break_whose_answer_was_lost_has_broken() {
     let late = admin.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("late"));
     assert!(!late.await.unwrap());
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     assert!(!past.break_claim(&other.key, token, BreakMode::Forced, &record).await.unwrap());
 }

@@ -13,12 +13,7 @@ use lockkit_core::{BreakRecord, ClientIdentity, Error, LossReason, Mode, Namespa
 use support::*;
 
 fn record(forced: bool) -> BreakRecord {
-    BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 1,
-        reason: Some("stuck".to_owned()),
-        forced,
-    }
+    BreakRecord::from_parts(ClientIdentity::of_this_process(), 1, Some("stuck".to_owned()), forced)
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ impl Scene {
                 Box::pin(async {
                     let (victim, token) = &self.victim;
                     let by = ClientIdentity::of_this_process();
-                    let record = BreakRecord { by, at_unix_ms: 1, reason: None, forced: true };
+                    let record = BreakRecord::from_parts(by, 1, None, true);
                     driver
                         .break_claim(&victim.key, *token, BreakMode::Forced, &record)
                         .await

@@ -65,7 +65,7 @@ impl StoredRegister {
     fn entry(self) -> Option<Entry> {
         let version = Version(self.document.version);
         let token = self.document.token.and_then(Token::new);
-        Some(Entry { value: self.value?, version, token })
+        Some(Entry::new(self.value?, version, token))
     }
 }
 
@@ -193,13 +193,12 @@ impl DriverInner {
 }
 
 fn state(found: StoredRegister) -> Option<RegisterState> {
-    Some(RegisterState {
-        name: Name::new(&found.document.name).ok()?,
-        version: Version(found.document.version),
-        token: found.document.token.and_then(Token::new),
-        bytes: found.value?.len(),
-        damaged: None,
-    })
+    Some(RegisterState::new(
+        Name::new(&found.document.name).ok()?,
+        Version(found.document.version),
+        found.document.token.and_then(Token::new),
+        found.value?.len(),
+    ))
 }
 
 fn found_at(register: Option<&StoredRegister>) -> Found {

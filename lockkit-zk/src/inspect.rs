@@ -166,28 +166,24 @@ impl ZkLocks {
         // otherwise.
         let least_tick = got / 2;
         if got > options.asked(options.ttl).timeout + ROUNDED && least_tick > options.tick {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: format!(
+            health = health.with(Finding::new(Severity::Note, format!(
                     "the servers' least session timeout is {got:?}, two ticks unless they are told \
                      otherwise; the option tick says {:?}",
                     options.tick
-                ),
-                advice: format!(
+                ), format!(
                     "if their tickTime is {least_tick:?}, set tick to it: guards then trust a session \
                      for less"
-                ),
-            });
+                )));
         }
         let asked = self.sessions.options().ttl;
         if self.sessions.options().session_timeout.is_none()
             && ttl + Duration::from_millis(2) < asked
         {
-            health = health.with(Finding {
-                severity: Severity::Warning,
-                what: format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
-                advice: "raise maxSessionTimeout on the servers, or ask for less".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Warning,
+                format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
+                "raise maxSessionTimeout on the servers, or ask for less",
+            ));
         }
         Ok(health)
     }

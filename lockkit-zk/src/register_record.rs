@@ -98,7 +98,7 @@ impl RegisterRecord {
 
     pub(crate) fn entry(self) -> Option<Entry> {
         let token = Token::new(self.highest);
-        self.value.map(|value| Entry { value, version: Version(self.version), token })
+        self.value.map(|value| Entry::new(value, Version(self.version), token))
     }
 }
 

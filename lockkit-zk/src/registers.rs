@@ -142,7 +142,7 @@ impl ZkLocks {
                     return Ok(Listed { items, more: true });
                 }
                 let (version, token, bytes) = (entry.version, entry.token, entry.value.len());
-                items.push(RegisterState { name, version, token, bytes, damaged: None });
+                items.push(RegisterState::new(name, version, token, bytes));
             }
         }
         Ok(Listed { items, more: false })

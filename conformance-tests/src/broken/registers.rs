@@ -16,7 +16,7 @@ impl Register {
     fn entry(&self) -> Option<Entry> {
         let ended = self.expires.is_some_and(|end| end <= TokioClock.now());
         let value = self.value.clone().filter(|_| !ended)?;
-        Some(Entry { value, version: Version(self.version), token: self.token })
+        Some(Entry::new(value, Version(self.version), self.token))
     }
 }
 
@@ -67,16 +67,14 @@ impl Registers for Toy {
         });
         let shown = all.filter_map(|(at, register)| {
             let entry = match register.entry() {
-                None if self.is(InjectedBug::ListsDeletedRegisters) => Some(Entry {
-                    value: Vec::new(),
-                    version: Version(register.version),
-                    token: register.token,
-                }),
+                None if self.is(InjectedBug::ListsDeletedRegisters) => {
+                    Some(Entry::new(Vec::new(), Version(register.version), register.token))
+                }
                 entry => entry,
             }?;
             let (name, version, token) = (at.name.clone(), entry.version, entry.token);
             let bytes = entry.value.len();
-            Some(RegisterState { name, version, token, bytes, damaged: None })
+            Some(RegisterState::new(name, version, token, bytes))
         });
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by(|a, b| a.name.cmp(&b.name));

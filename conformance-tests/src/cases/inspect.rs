@@ -11,8 +11,7 @@ use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) {
-    let identity =
-        ClientIdentity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
+    let identity = ClientIdentity::new("häst", 4711, "a program");
     let driver = context.driver().await;
     let manager = context.manager_with(driver, |s| s.identity(identity.clone()));
     let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");

@@ -39,13 +39,16 @@ impl QuorumInner {
                 kept = kept.worse(Promises::from_iter([(loss.fault, cost, said(&loss.why))]));
             }
             let own = now.all().iter().find(|promise| promise.fault == Fault::WritesLost).cloned();
-            let own = own.map(|it| Promise { why: said(&it.why), ..it });
+            let own = own.map(|mut it| {
+                it.why = said(&it.why);
+                it
+            });
             writes = match (writes, own) {
                 (Some(worst), Some(own)) if worst.is_worse(&own) => Some(worst),
                 (worst, own) => own.or(worst),
             };
         }
-        if let Some(Promise { fault, keeps, why }) = writes {
+        if let Some(Promise { fault, keeps, why, .. }) = writes {
             let keeps = match keeps {
                 Some(Guarantee::Nothing | Guarantee::Tokens) => Some(stated.keeps(fault)),
                 None if stated.keeps(fault) >= Guarantee::All => Some(stated.keeps(fault)),

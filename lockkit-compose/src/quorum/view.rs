@@ -182,8 +182,7 @@ impl QuorumInner {
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
         for (member, answer) in answers.iter().enumerate() {
-            let own =
-                |f: &Finding| Finding { what: format!("Member {member}: {}", f.what), ..f.clone() };
+            let own = |finding: &Finding| finding.clone().at(&format!("Member {member}"));
             match answer {
                 Ok((health, votes)) => {
                     findings.extend(health.findings.iter().map(own));
@@ -197,11 +196,11 @@ impl QuorumInner {
         let answered = self.enough(answers)?.len();
         let server = format!("quorum: {answered} of {} members answer", self.members.len());
         if self.members.len() & 1 == 0 {
-            findings.push(Finding {
-                severity: Severity::Note,
-                what: "The number of members is even.".to_owned(),
-                advice: "One member fewer survives as many failures.".to_owned(),
-            });
+            findings.push(Finding::new(
+                Severity::Note,
+                "The number of members is even.",
+                "One member fewer survives as many failures.",
+            ));
         }
         Ok(findings.into_iter().fold(Health::well(server), Health::with))
     }
@@ -239,19 +238,18 @@ impl Later for Option<BreakRecord> {
 }
 
 fn quarantined(member: usize) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("Member {member} may have lost data of this quorum and grants nothing for now."),
-        advice: "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
-                 every write that it acknowledges."
-            .to_owned(),
-    }
+    Finding::new(
+        Severity::Warning,
+        format!("Member {member} may have lost data of this quorum and grants nothing for now."),
+        "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
+                 every write that it acknowledges.",
+    )
 }
 
 fn silent(member: usize, error: &Error) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("Member {member} does not answer: {error}"),
-        advice: "Bring it back before another one fails.".to_owned(),
-    }
+    Finding::new(
+        Severity::Warning,
+        format!("Member {member} does not answer: {error}"),
+        "Bring it back before another one fails.",
+    )
 }

@@ -56,11 +56,7 @@ impl RegisterStore {
     pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<Entry> {
         self.expire(now);
         let register = self.registers.get(at)?;
-        Some(Entry {
-            value: register.value.clone()?,
-            version: register.version,
-            token: register.token,
-        })
+        Some(Entry::new(register.value.clone()?, register.version, register.token))
     }
 
     /// A page of the registers that have a value, in the order of their names.
@@ -76,13 +72,12 @@ impl RegisterStore {
             at.namespace == request.namespace && at.name.as_str().starts_with(&request.prefix)
         });
         let shown = matching.filter_map(|(at, register)| {
-            Some(RegisterState {
-                name: at.name.clone(),
-                version: register.version,
-                token: register.token,
-                bytes: register.value.as_ref()?.len(),
-                damaged: None,
-            })
+            Some(RegisterState::new(
+                at.name.clone(),
+                register.version,
+                register.token,
+                register.value.as_ref()?.len(),
+            ))
         });
         Listed::first(request.limit, shown)
     }

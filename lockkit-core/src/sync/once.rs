@@ -293,7 +293,7 @@ mod tests {
             at_unix_ms: 7,
             token: Token::new(9).unwrap(),
         };
-        let entry = |value: Vec<u8>| Entry { value, version: Version(1), token: None };
+        let entry = |value: Vec<u8>| Entry::new(value, Version(1), None);
         let good = decision.to_bytes();
         assert_eq!(Decision::from_entry(&entry(good.clone())), Some(decision));
         let mut newer = good.clone();

@@ -77,7 +77,7 @@ impl<K: Ord> Drop for Watch<'_, K> {
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// let notifies = RegisterWatchers::default();
-/// let entry = Entry { value: b"event 42".to_vec(), version: Version(2), token: None };
+/// let entry = Entry::new(b"event 42".to_vec(), Version(2), None);
 /// // Stands for a request that loads the register; it is repeated at each ring, and every second.
 /// let load = || {
 ///     let entry = entry.clone();

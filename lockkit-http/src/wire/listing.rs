@@ -118,7 +118,7 @@ impl RegisterPage {
         let state = |it: RegisterState| {
             let (name, version) = (Name::new(it.name)?, Version(it.version));
             let (token, bytes, damaged) = (it.token, it.bytes, it.damaged);
-            Ok(state::RegisterState { name, version, token, bytes, damaged })
+            Ok(state::RegisterState::new(name, version, token, bytes).with_damage(damaged))
         };
         let items = self.registers.into_iter().map(state).collect::<Result<_, Error>>()?;
         Ok(Listed { items, more: self.more })

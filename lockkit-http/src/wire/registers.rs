@@ -128,7 +128,7 @@ impl Loaded {
     pub fn for_driver(self) -> Result<Option<driver::Entry>, Error> {
         let entry = |it: Entry| {
             let (version, token) = (Version(it.version), it.token);
-            Ok(driver::Entry { value: it.value.bytes()?, version, token })
+            Ok(driver::Entry::new(it.value.bytes()?, version, token))
         };
         self.entry.map(entry).transpose()
     }

@@ -81,13 +81,12 @@ impl<D: Dialect> SqlServerInner<D> {
         ];
         let rows = self.call(StatementId::Registers, &args).await?.rows;
         let register = |row: &Row| {
-            Some(RegisterState {
-                name: Name::new(text(row, 0)?).ok()?,
-                version: Version(u64::try_from(row.int(1)?).ok()?),
-                token: row.int(2).map(token_of),
-                bytes: usize::try_from(row.int(3)?).ok()?,
-                damaged: None,
-            })
+            Some(RegisterState::new(
+                Name::new(text(row, 0)?).ok()?,
+                Version(u64::try_from(row.int(1)?).ok()?),
+                row.int(2).map(token_of),
+                usize::try_from(row.int(3)?).ok()?,
+            ))
         };
         let items = rows.iter().map(|row| register(row).ok_or_else(unexpected::<D>));
         Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
@@ -131,26 +130,25 @@ impl<D: Dialect> SqlServerInner<D> {
         let row = answer.row::<D>()?;
         let mut health = Health::well(text(row, 1).unwrap_or_default());
         if row.int(2) != Some(1) {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the server takes no writes: it is read-only or in recovery".to_owned(),
-                advice: "connect to the primary".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the server takes no writes: it is read-only or in recovery",
+                "connect to the primary",
+            ));
         }
         if row.int(3) != Some(1) && self.durability == ServerDurability::Full {
-            health = health.with(Finding {
-                severity: Severity::Warning,
-                what: "the server's settings let a commit return before it is on disk".to_owned(),
-                advice: "a crash of its machine may forget held locks; tokens grow all the same"
-                    .to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Warning,
+                "the server's settings let a commit return before it is on disk",
+                "a crash of its machine may forget held locks; tokens grow all the same",
+            ));
         }
         if row.int(0) != Some(D::VERSION) {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the tables are of another version of lockkit".to_owned(),
-                advice: "upgrade the older of the two".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the tables are of another version of lockkit",
+                "upgrade the older of the two",
+            ));
         }
         Ok(health)
     }

@@ -24,11 +24,11 @@ impl<D: Dialect> Registers for ServerDriver<D> {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         let rows = self.inner.call(StatementId::Load, &arguments(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(Entry {
-            value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
-            version: version(row.int(1).ok_or_else(unexpected::<D>)?),
-            token: row.int(2).map(token_of),
-        }))
+        Ok(Some(Entry::new(
+            row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
+            version(row.int(1).ok_or_else(unexpected::<D>)?),
+            row.int(2).map(token_of),
+        )))
     }
 
     async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {

@@ -59,12 +59,13 @@ impl Transaction<'_> {
         let rows = self.all(include_str!("sql/page_of_registers.sql"), values, |row| {
             let (name, version): (String, i64) = (row.get(0)?, row.get(1)?);
             let (token, bytes): (Option<i64>, i64) = (row.get(2)?, row.get(3)?);
-            Ok(Name::new(name).ok().map(|name| RegisterState {
-                name,
-                version: Version(unsigned(version)),
-                token: token.map(token_of),
-                bytes: usize::try_from(bytes).unwrap_or_default(),
-                damaged: None,
+            Ok(Name::new(name).ok().map(|name| {
+                RegisterState::new(
+                    name,
+                    Version(unsigned(version)),
+                    token.map(token_of),
+                    usize::try_from(bytes).unwrap_or_default(),
+                )
             }))
         })?;
         let more = rows.len() == limit;
@@ -92,18 +93,18 @@ impl Transaction<'_> {
         let (epoch, journal): (i64, String) = meta.unwrap_or_default();
         let mut health = Health::well(format!("SQLite {}", rusqlite::version()));
         if epoch != ours {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the file was taken over by another boot or machine".to_owned(),
-                advice: "open it anew; use a server for several machines".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the file was taken over by another boot or machine",
+                "open it anew; use a server for several machines",
+            ));
         }
         if journal != "wal" {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: format!("the journal mode is {journal}"),
-                advice: "PRAGMA journal_mode = WAL makes locks faster".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Note,
+                format!("the journal mode is {journal}"),
+                "PRAGMA journal_mode = WAL makes locks faster",
+            ));
         }
         Ok(health)
     }

@@ -33,7 +33,7 @@ impl Registers for SqliteDriver {
                 let token = row.get::<_, Option<i64>>(2)?.map(token_of);
                 let version = Version(unsigned(row.get(1)?));
                 let is_foreign = row.get::<_, Option<bool>>(3)? == Some(true);
-                Ok((Entry { value: row.get(0)?, version, token }, is_foreign))
+                Ok((Entry::new(row.get(0)?, version, token), is_foreign))
             })?)
         };
         let found = self.inner.reader.call(false, load).await?;
