@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{BreakMode, LockDriver, RegisterKey, Write};
-use lockkit_core::state::{ListRequest, Listed, LockState, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, ListRequest, LockState, RegisterRequest, RegisterState};
 use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Namespace, Space, Token};
 
 /// Every list of the namespace whose name begins with `prefix`, read in pages of `limit`.
@@ -87,7 +87,7 @@ pub async fn namespaces(
     Err(Error::config("a listing without end"))
 }
 
-fn check<T>(page: &Listed<T>, limit: usize) -> Result<(), Error> {
+fn check<T>(page: &ListPage<T>, limit: usize) -> Result<(), Error> {
     match page.items.len() {
         0 if page.more => Err(Error::config("an empty page, and more behind it")),
         many if many > limit => {

@@ -9,7 +9,7 @@ use crate::{BreakRecord, LossReason, Token};
 ///
 /// A driver that repeats a request by itself, because a connection broke before the answer came,
 /// says so: an attempt without an answer may have been carried out, or may still be on its way
-/// and be carried out later. Core then keeps releasing the claim until its ttl is over, and x
+/// and be carried out later. Core then keeps releasing the claim until its ttl is over.
 ///
 /// ```
 /// use lockkit_core::driver::{Acquisition, Attempted};

@@ -56,7 +56,7 @@ pub struct BreakRecord {
     pub at_unix_ms: u64,
     /// Why, in the breaker's words.
     pub reason: Option<String>,
-    /// Whether it was by force.
+    /// Whether it was a forced break.
     pub forced: bool,
 }
 

@@ -168,7 +168,7 @@ pub struct RoundTrips {
     pub refused_try: u64,
     /// A renewal of 1,000 claims of one process.
     pub renew: u64,
-    /// What the next in line asks between being woken and knowing that it holds.
+    /// What the next waiter asks between being woken and knowing that it holds.
     pub once_woken: u64,
 }
 
@@ -226,7 +226,7 @@ pub enum LeaseScope {
 pub enum WakeUp {
     /// The backend tells it.
     Push,
-    /// It looks again, often enough to know within this time when it is next in line.
+    /// The client polls, often enough to know within this time when it is next in the queue.
     Poll {
         /// The time between the release and the next holder's knowing, at worst, idle machines
         /// assumed.
@@ -322,7 +322,7 @@ pub enum Fault {
     ServerClockSlewedMore,
     /// A client's wall clock is stepped.
     ClientClockSteps,
-    /// An operator breaks the lock by force.
+    /// A forced break: an operator removes the claim.
     BrokenByForce,
 }
 

@@ -198,7 +198,7 @@ pub struct Claim {
     /// How long it lives without being renewed while it holds.
     pub hold_ttl: Duration,
     /// How long it lives without being renewed while it waits. Short, so that a dead waiter blocks
-    /// nobody for long.
+    /// no other for long.
     pub wait_ttl: Duration,
     /// Whether it is renewed, and whether it outlives its process.
     pub lifetime: Lifetime,
@@ -255,7 +255,7 @@ impl Claim {
 
     /// Refuses a claim that could never hold, and would keep those behind it waiting: one for more
     /// permits than the limit of a semaphore that is not [`resizable`](Self::resizable). For an
-    /// acquire only: a claim that is in line is known by its id, and the limit may have changed.
+    /// acquire only: a claim that is in the queue is known by its id, and the limit may have changed.
     ///
     /// ```
     /// # fn main() -> Result<(), lockkit_core::Error> {

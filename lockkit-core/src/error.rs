@@ -33,7 +33,7 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// let guard = locks.mutex("invoice/42").lock().await?;
 /// match guard.token() {
 ///     Ok(token) => println!("write with {token}"),
-///     Err(Error::Lost { reason }) => println!("leave the invoice alone: {reason}"),
+///     Err(Error::Lost { reason, .. }) => println!("leave the invoice alone: {reason}"),
 ///     Err(error) => return Err(error),
 /// }
 /// # Ok(()) }
@@ -44,6 +44,7 @@ pub enum Error {
     /// The lock was held, or waited for, and is not any more. What it protected must be left
     /// alone.
     #[error("the lock was lost: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// Why.
         reason: LossReason,
@@ -53,6 +54,7 @@ pub enum Error {
         "the semaphore {name:?} is in use with a limit of {in_use}, not {asked}: use the same \
          limit everywhere, or wait until it is unused"
     )]
+    #[non_exhaustive]
     LimitMismatch {
         /// The semaphore.
         name: String,
@@ -65,6 +67,7 @@ pub enum Error {
     #[error(
         "the latch {name:?} counts down from {in_use}, not {asked}: use the same count everywhere"
     )]
+    #[non_exhaustive]
     CountMismatch {
         /// The latch.
         name: String,
@@ -75,12 +78,14 @@ pub enum Error {
     },
     /// A latch is open, and a participant counted down that was not among those that opened it.
     #[error("the latch {name:?} is open: there is nothing left to count down")]
+    #[non_exhaustive]
     BelowZero {
         /// The latch.
         name: String,
     },
     /// A name, prefix or note that cannot be one. Nothing was sent.
     #[error("{name:?} cannot be used: {reason}")]
+    #[non_exhaustive]
     InvalidName {
         /// The beginning of what was given.
         name: String,
@@ -89,6 +94,7 @@ pub enum Error {
     },
     /// This backend cannot do this; its `Capabilities` say so.
     #[error("{backend} does not support {operation}")]
+    #[non_exhaustive]
     Unsupported {
         /// What was asked for.
         operation: &'static str,
@@ -100,6 +106,7 @@ pub enum Error {
     Config(String),
     /// The same owner asked for what it would wait for until it let go itself.
     #[error("{name:?} is held for reading by this owner, which would wait for itself to write")]
+    #[non_exhaustive]
     WouldDeadlock {
         /// The lock.
         name: String,
@@ -107,6 +114,7 @@ pub enum Error {
     /// A register was not as expected: another client wrote. Nothing was stored, unless
     /// `maybe_applied`.
     #[error("the register {name:?} was changed by somebody else: load it again{}", doubt(*.maybe_applied))]
+    #[non_exhaustive]
     Conflict {
         /// The register.
         name: String,
@@ -120,6 +128,7 @@ pub enum Error {
         "the register {name:?} has been written with token {highest}: token {token} is stale{}",
         doubt(*.maybe_applied)
     )]
+    #[non_exhaustive]
     Stale {
         /// The register.
         name: String,
@@ -136,6 +145,7 @@ pub enum Error {
     /// The message includes that of the cause, so [`source`](std::error::Error::source) does not
     /// return the cause again: a printed chain of errors says everything once.
     #[error("{backend}: {cause}")]
+    #[non_exhaustive]
     Backend {
         /// The backend.
         backend: &'static str,
@@ -222,6 +232,21 @@ fn doubt(maybe_applied: bool) -> &'static str {
 }
 
 impl Error {
+    /// The lock was lost, for this reason.
+    pub fn lost(reason: LossReason) -> Self {
+        Self::Lost { reason }
+    }
+
+    /// This backend cannot do this.
+    pub fn unsupported(operation: &'static str, backend: &'static str) -> Self {
+        Self::Unsupported { operation, backend }
+    }
+
+    /// A semaphore is in use with another limit than the one that was asked for.
+    pub fn limit_mismatch(name: impl Into<String>, in_use: u32, asked: u32) -> Self {
+        Self::LimitMismatch { name: name.into(), in_use, asked }
+    }
+
     /// A failure that may pass: a cut connection, a timeout, a server that starts up.
     pub fn retryable(
         backend: &'static str,
@@ -252,10 +277,10 @@ impl Error {
     /// let error = Error::retryable("redis", "connection refused").at("redis://a:6379");
     /// assert_eq!(error.to_string(), "redis: redis://a:6379: connection refused");
     /// ```
-    pub fn at(self, place: &str) -> Self {
+    pub fn at(self, part: &str) -> Self {
         match self {
             Self::Backend { backend, cause, retryable } => {
-                let text = format!("{place}: {cause}");
+                let text = format!("{part}: {cause}");
                 let cause: Box<dyn std::error::Error + Send + Sync> = match cause.is::<ReadOnly>() {
                     true => ReadOnly(text).into(),
                     false => text.into(),

@@ -14,7 +14,7 @@ use crate::clock::unix_ms;
 use crate::driver::{ClaimEnd, Released, Renewal};
 use crate::error::{in_time, no_answer};
 use crate::held_lock::HeldLock;
-use crate::record::{GivenBack, Record};
+use crate::record::{ClaimRecord, GivenBack};
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, FromLock, Lifetime, LossReason, Mode, observe};
@@ -46,27 +46,34 @@ const EXPLANATION: Duration = Duration::from_secs(2);
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
-    holding: Arc<Holding>,
+    holding: Arc<HeldClaim>,
 }
 
 /// What the guards of one claim share; there are several only where an owner re-entered.
-pub(crate) struct Holding {
+pub(crate) struct HeldClaim {
     core: Arc<Core>,
     lease: HeldLock,
     /// Whether dropping this gives the lock back.
-    armed: AtomicBool,
+    releases_on_drop: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
     entrance: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, record: Arc<Record>) -> Self {
+    pub(crate) fn new(core: Arc<Core>, record: Arc<ClaimRecord>) -> Self {
         let lease = HeldLock::new(record, core.registry.clone());
-        let armed = AtomicBool::new(true);
-        Self { holding: Arc::new(Holding { core, lease, armed, entrance: Default::default() }) }
+        let releases_on_drop = AtomicBool::new(true);
+        Self {
+            holding: Arc::new(HeldClaim {
+                core,
+                lease,
+                releases_on_drop,
+                entrance: Default::default(),
+            }),
+        }
     }
 
-    pub(crate) fn again(holding: Arc<Holding>) -> Self {
+    pub(crate) fn again(holding: Arc<HeldClaim>) -> Self {
         Self { holding }
     }
 
@@ -75,7 +82,7 @@ impl Guard {
         self.holding.core.registry.batcher.expect_several();
     }
 
-    pub(crate) fn holding(&self) -> &Arc<Holding> {
+    pub(crate) fn holding(&self) -> &Arc<HeldClaim> {
         &self.holding
     }
 
@@ -121,7 +128,7 @@ impl Guard {
             let message = "a lock that its owner has entered more than once cannot be detached";
             return Err(Error::config(message));
         };
-        holding.armed.store(false, Ordering::Relaxed);
+        holding.releases_on_drop.store(false, Ordering::Relaxed);
         holding.core.registry.remove(claim.id, &holding.lease.record);
         holding.lease.record.give_back();
         Ok(Ticket::new(&claim, token))
@@ -193,7 +200,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-impl Holding {
+impl HeldClaim {
     pub(crate) fn lease(&self) -> &HeldLock {
         &self.lease
     }
@@ -216,7 +223,7 @@ impl Holding {
         let answer = registry.give_back(claim).await;
         let (ambiguous, until) = record.ambiguous();
         let ghost_possible = ambiguous > 0 && registry.clock.now() < until;
-        self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
+        self.releases_on_drop.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
@@ -242,7 +249,7 @@ impl Holding {
             Renewal::Ended(_) => {}
             // An acquire of it that was under way arrived meanwhile.
             _ => {
-                self.armed.store(true, Ordering::Relaxed);
+                self.releases_on_drop.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
         }
@@ -255,10 +262,10 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for HeldClaim {
     fn drop(&mut self) {
         // What is dropped in a fork is the parent's, and stays taken.
-        if !self.armed.load(Ordering::Relaxed) || self.core.registry.is_forked() {
+        if !self.releases_on_drop.load(Ordering::Relaxed) || self.core.registry.is_forked() {
             return;
         }
         let record = &self.lease.record;
@@ -275,7 +282,7 @@ impl Drop for Holding {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// let prices = locks.rwlock("prices");
 /// let writing = prices.write().await?;
-/// let reading = writing.downgrade().await?; // others read from now on, nobody writes
+/// let reading = writing.downgrade().await?; // others read from now on, no one writes
 /// assert!(prices.try_read().await?.is_some());
 /// assert!(prices.try_write().await?.is_none());
 /// reading.release().await?;

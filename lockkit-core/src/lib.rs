@@ -86,7 +86,7 @@ pub use capabilities::Capabilities;
 pub use claim::{Claim, Lifetime, Mode};
 pub use client::ClientIdentity;
 pub use deadline::Margin;
-pub use driver::{Entry, MAX_REGISTER_BYTES, Precondition, Version};
+pub use driver::{MAX_REGISTER_BYTES, Precondition, RegisterEntry, Version};
 pub use error::{Cause, Error, FromLock, LossReason, Result};
 pub use guard::{Guard, WriteGuard};
 pub use held_lock::{Anchor, Fence, HeldLock};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::{Released, Renewal};
 use crate::observe::Labels;
-use crate::record::{How, Left, Record};
+use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
 use crate::shared::Core;
 use crate::{Claim, Error, Guard, LockManager, LossReason, Ticket, fresh, renewer};
 
@@ -68,7 +68,11 @@ fn check_namespace(core: &Core, ticket: &Ticket) -> Result<(), Error> {
 }
 
 /// The claim as one that is held here; `None` when the answer came too late for that.
-async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<Record>>, Error> {
+async fn renew(
+    core: &Core,
+    claim: &Arc<Claim>,
+    base: u64,
+) -> Result<Option<Arc<ClaimRecord>>, Error> {
     let sent = core.clock().now();
     let grant = match core.driver().renew_single(claim).await? {
         Renewal::Holds(grant) => grant,
@@ -76,12 +80,12 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
         Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
-    let how = How { margin: core.margin(), base, renew: true, max_hold: None, labels };
-    let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
+    let how = RecordOptions { margin: core.margin(), base, renew: true, max_hold: None, labels };
+    let record = Arc::new(ClaimRecord::new(claim.clone(), sent, core.clock().clone(), how));
     let fresh = match record.grant(&grant, Some(sent)) {
-        Left::Enough => Ok(true),
-        Left::Little => fresh::renewed(core, &record).await,
-        Left::Nothing => Ok(false),
+        LeaseLeft::Enough => Ok(true),
+        LeaseLeft::Little => fresh::renewed(core, &record).await,
+        LeaseLeft::Nothing => Ok(false),
     };
     let ended = record.loss();
     match fresh {

@@ -153,7 +153,7 @@ impl Core {
     /// A list as users see it.
     pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
         let base = self.namespace_counter().await?;
-        Ok(rebased(self.driver().inspect(key).await?, base))
+        Ok(with_offset(self.driver().inspect(key).await?, base))
     }
 
     /// Refuses, before any I/O, to ask for the limit of a semaphore where the backend keeps none.
@@ -200,11 +200,11 @@ impl Drop for Core {
 }
 
 /// A state as users see it: with the namespace's base added to the tokens.
-pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    for standing in &mut state.queue {
-        let number = standing.token.get().saturating_add(base);
-        standing.token = Token::new(number).unwrap_or(standing.token);
-        standing.unmark();
+pub(crate) fn with_offset(mut state: LockState, base: u64) -> LockState {
+    for claim in &mut state.queue {
+        let number = claim.token.get().saturating_add(base);
+        claim.token = Token::new(number).unwrap_or(claim.token);
+        claim.unmark();
     }
     state
 }

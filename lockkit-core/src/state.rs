@@ -206,7 +206,7 @@ pub struct ListRequest {
 ///
 /// let last = Key::new(Namespace::default(), Space::Lock, Name::new("invoice/42")?);
 /// let cursor = Cursor::behind(&last);
-/// assert_eq!(cursor.place()?, (Space::Lock, last.name));
+/// assert_eq!(cursor.decode()?, (Space::Lock, last.name));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,7 +223,7 @@ impl Cursor {
     }
 
     /// The list that the page ended with; an error where [`behind`](Self::behind) did not make it.
-    pub fn place(&self) -> Result<(Space, Name), Error> {
+    pub fn decode(&self) -> Result<(Space, Name), Error> {
         let parts = self.0.split_first().and_then(|(space, name)| {
             let space = match space {
                 b'l' => Space::Lock,
@@ -296,21 +296,21 @@ impl RegisterState {
 /// A page of registers or of namespaces. It is empty only when nothing follows.
 ///
 /// ```
-/// use lockkit_core::state::Listed;
+/// use lockkit_core::state::ListPage;
 ///
-/// let page = Listed::first(2, ["a", "b", "c"]);
+/// let page = ListPage::first(2, ["a", "b", "c"]);
 /// assert_eq!(page.items, ["a", "b"]);
 /// assert!(page.more);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<T> {
+pub struct ListPage<T> {
     /// What is in the page.
     pub items: Vec<T>,
     /// Whether there may be another page, which begins behind the last item of this one.
     pub more: bool,
 }
 
-impl<T> Listed<T> {
+impl<T> ListPage<T> {
     /// The page of the first `limit` of these, of one at least.
     pub fn first(limit: usize, all: impl IntoIterator<Item = T>) -> Self {
         let mut all = all.into_iter();

@@ -180,7 +180,7 @@ pub(crate) fn acquisition(claim: &Claim, value: &Value) -> Result<Queued<Acquisi
             }
             (Some("broken"), [record]) => {
                 let reason = LossReason::Broken(break_record(record));
-                return Err(BatchError::refused(Error::Lost { reason }));
+                return Err(BatchError::refused(Error::lost(reason)));
             }
             _ => None,
         },

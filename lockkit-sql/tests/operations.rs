@@ -243,7 +243,7 @@ async fn a_graceful_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     let told = Renewal::Ended(ClaimEnd::Broken(record(true)));
     assert_eq!(d.renew_single(&second).await.unwrap(), told);
     match d.granted(&second).await.unwrap_err() {
-        Error::Lost { reason } => assert_eq!(reason, LossReason::Broken(record(true))),
+        Error::Lost { reason, .. } => assert_eq!(reason, LossReason::Broken(record(true))),
         other => panic!("{other}"),
     }
 }

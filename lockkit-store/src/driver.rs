@@ -13,7 +13,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     KnownBases, LeaseStart, LockDriver, Registers, Released, Renewal, SetLimit, locked,
 };
-use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Space,
@@ -90,7 +90,7 @@ impl LockDriver for StoreDriver {
         inner.poll(shard_of(&claim.key, inner.context.shards));
         let outcome = outcome.wait_for(Option::is_some).await;
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-        outcome.unwrap_or(Err(Error::Lost { reason: LossReason::Expired }))
+        outcome.unwrap_or(Err(Error::lost(LossReason::Expired)))
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
@@ -127,7 +127,7 @@ impl LockDriver for StoreDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         self.inner.namespaces(after, limit).await
     }
 
@@ -276,10 +276,7 @@ impl DriverInner {
         let Acquire { claim, patience } = acquire;
         if claim.lifetime == Lifetime::Detached {
             let backend = self.context.backend();
-            return Err(Error::Unsupported {
-                operation: "claims that outlive their process",
-                backend,
-            });
+            return Err(Error::unsupported("claims that outlive their process", backend));
         }
         let session = self.own.session_for(&self.context, claim).await?;
         self.waiters.add_own_session(&session);
@@ -314,7 +311,7 @@ impl DriverInner {
             _ => None,
         };
         let result = match ended {
-            Some(ended) => Err(Error::Lost { reason: LossReason::from(ended) }),
+            Some(ended) => Err(Error::lost(LossReason::from(ended))),
             None => {
                 let broken = answer.broken.clone();
                 answer.answer.acquisition(claim, answer.ahead, || Ok(broken))
@@ -492,7 +489,7 @@ impl DriverInner {
 
 /// The error for a claim that this driver gave up before the answer came.
 fn given_up() -> Error {
-    Error::Lost { reason: LossReason::Expired }
+    Error::lost(LossReason::Expired)
 }
 
 /// An acquire that was handed to its shard's task.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{ClaimData, KnownBases, retry_conflicts, unix_ms};
 use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
+    Cursor, Finding, Health, ListPage, ListRequest, LockState, Page, Severity,
 };
 use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
 use zookeeper_client::Error as ZkError;
@@ -69,7 +69,7 @@ impl ZkLocks {
             }
         }
         keys.sort();
-        if let Some((space, name)) = request.after.as_ref().map(Cursor::place).transpose()? {
+        if let Some((space, name)) = request.after.as_ref().map(Cursor::decode).transpose()? {
             keys.retain(|key| (key.space, &key.name) > (space, &name));
         }
         let mut page = Page { states: Vec::new(), next: None };
@@ -110,12 +110,12 @@ impl ZkLocks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let session = self.synced().await?;
         let folders = self.children(&session, self.layout.root()).await?;
         let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
         let all: BTreeSet<_> = names.filter_map(|name| Namespace::new(name).ok()).collect();
-        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+        Ok(ListPage::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {

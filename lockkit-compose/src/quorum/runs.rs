@@ -22,7 +22,7 @@ use lockkit_core::{Error, Key, Name, Namespace, Space};
 const RUNS: &str = "lockkit.quorum.run";
 const START_BITS: u32 = 35;
 
-/// What is kept of the run of an identity. A base can only grow, so a time stands in front.
+/// What is kept of the run of an identity. A counter can only grow, so a time comes first.
 #[derive(Clone, Copy)]
 struct Admission(u64);
 

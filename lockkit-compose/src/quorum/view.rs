@@ -38,13 +38,13 @@ impl QuorumInner {
         let conflicts = |s: &ClaimState| {
             s.holds() && (claim.mode == Mode::Exclusive || s.mode == Mode::Exclusive)
         };
-        let mut seen: HashMap<_, usize> = HashMap::new();
+        let mut counts: HashMap<_, usize> = HashMap::new();
         for (_, state) in states {
             for claim in state.queue.into_iter().filter(conflicts) {
-                *seen.entry(claim.token).or_default() += 1;
+                *counts.entry(claim.token).or_default() += 1;
             }
         }
-        seen.values().max().unwrap_or(&0) + silent >= self.majority()
+        counts.values().max().unwrap_or(&0) + silent >= self.majority()
     }
 
     /// The answers with their members, if they are of a majority.
@@ -77,10 +77,10 @@ impl QuorumInner {
         let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
             for state in state.queue.into_iter().filter(ClaimState::holds) {
-                let seen = MemberClaim { member, state };
-                match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
-                    Some(group) => group.push(seen),
-                    None => groups.push(vec![seen]),
+                let claim = MemberClaim { member, state };
+                match groups.iter_mut().find(|group| group.iter().all(|one| claim.goes_with(one))) {
+                    Some(group) => group.push(claim),
+                    None => groups.push(vec![claim]),
                 }
             }
         }
@@ -92,7 +92,7 @@ impl QuorumInner {
     fn sum(&self, group: Vec<MemberClaim>) -> ClaimState {
         let token = self.token_of(&group);
         // With less than that it is not raised yet, or one before it that is not away yet.
-        let sure = group.into_iter().map(|seen| seen.state).filter(|s| s.token >= token);
+        let sure = group.into_iter().map(|claim| claim.state).filter(|s| s.token >= token);
         let mut group: Vec<_> = sure.collect();
         group.sort_by_key(|state| std::cmp::Reverse(state.expires_in));
         // It holds for as long as a majority keeps it.
@@ -109,7 +109,7 @@ impl QuorumInner {
 
     /// The token of a claim that a majority has: the greatest that a majority has not less than.
     fn token_of(&self, group: &[MemberClaim]) -> Token {
-        let mut tokens: Vec<_> = group.iter().map(|seen| seen.state.token).collect();
+        let mut tokens: Vec<_> = group.iter().map(|claim| claim.state.token).collect();
         tokens.sort_unstable();
         tokens[tokens.len() - self.majority()]
     }
@@ -125,16 +125,16 @@ impl QuorumInner {
         // A member that was repaired may have given it a greater one than the others; but a smaller
         // one may be that of a claim before it.
         let has_token = |group: &Vec<MemberClaim>| {
-            token >= self.token_of(group) && group.iter().any(|seen| seen.state.token == token)
+            token >= self.token_of(group) && group.iter().any(|claim| claim.state.token == token)
         };
         let Some(aim) = self.groups(states).into_iter().find(has_token) else {
             return Ok(false);
         };
         let limit = self.options.member_limit;
-        let breaking = aim.into_iter().map(|seen| {
+        let breaking = aim.into_iter().map(|claim| {
             let (key, record) = (key.clone(), record.clone());
-            self.ask(seen.member, limit, move |driver| async move {
-                driver.break_claim(&key, seen.state.token, mode, &record).await
+            self.ask(claim.member, limit, move |driver| async move {
+                driver.break_claim(&key, claim.state.token, mode, &record).await
             })
         });
         let answers = join_all(breaking).await;
@@ -149,7 +149,7 @@ impl QuorumInner {
         let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
         let bases = self.enough(join_all(asking).await)?;
         let greatest = bases.iter().map(|(_, base)| *base).max().unwrap_or(0);
-        // A member that lost its data has lost this as well, and is told; it is no harm if not.
+        // A member that lost its data has lost this as well, and is asked to break it; it does no harm if it does not.
         let behind = bases.iter().filter(|(_, base)| *base < greatest);
         join_all(behind.map(|(m, _)| self.raise_base_of(*m, namespace, greatest))).await;
         Ok(greatest)

@@ -10,14 +10,14 @@
 use std::sync::{Arc, MutexGuard};
 
 use super::parts::GivenBack;
-use super::{NEVER, Phase, Record, Term};
+use super::{ClaimPhase, ClaimRecord, NEVER, RecordState};
 use crate::LossReason;
 use crate::clock::Moment;
 use crate::deadline;
-use crate::driver::{ClaimEnd, Judgement, Renewal};
+use crate::driver::{ClaimEnd, Renewal, ServerChanges};
 use crate::observe;
 
-impl Record {
+impl ClaimRecord {
     /// Takes the answer to a renewal that was sent at `sent`; says whether it ended the claim.
     pub(crate) fn renewed(&self, answer: &Renewal, sent: Moment) -> bool {
         match answer {
@@ -30,7 +30,7 @@ impl Record {
                 false
             }
             Renewal::Ended(ended) => {
-                let doubt = self.term().doubt.clone();
+                let doubt = self.state().doubt.clone();
                 self.lose(loss_of(ended, doubt, self.has_expired()))
             }
         }
@@ -38,76 +38,77 @@ impl Record {
 
     /// The run of a server that gave the last answer, where that is known.
     pub(crate) fn run(&self) -> Option<Arc<str>> {
-        self.term().run.clone()
+        self.state().run.clone()
     }
 
     /// Takes note of who gives the answer that is about to be taken, and of what that puts in doubt.
-    pub(crate) fn heard(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
-        let mut term = self.term();
-        (term.run, term.rate, term.doubt) = (Some(run.clone()), rate, doubt.or(term.doubt.take()));
+    pub(crate) fn answered_by(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
+        let mut state = self.state();
+        (state.run, state.rate, state.doubt) =
+            (Some(run.clone()), rate, doubt.or(state.doubt.take()));
     }
 
     /// Says whether the last answer is in doubt, one to a request sent before `sent`: the claim is then
     /// renewed at `due`.
-    pub(crate) fn doubt(&self, judged: &Judgement, sent: Moment, due: Moment) -> bool {
+    pub(crate) fn doubt(&self, judged: &ServerChanges, sent: Moment, due: Moment) -> bool {
         let now = self.clock.now();
-        let mut term = self.term();
-        let why = judged.doubt(term.run.as_deref());
-        let Some(why) = why.filter(|_| term.due != NEVER && term.asked < sent) else {
+        let mut state = self.state();
+        let why = judged.doubt(state.run.as_deref());
+        let Some(why) = why.filter(|_| state.due != NEVER && state.asked < sent) else {
             return false;
         };
-        term.due = term.due.min(due);
-        if let Phase::Holding(h) = &mut term.phase
+        state.due = state.due.min(due);
+        if let ClaimPhase::Holding(h) = &mut state.phase
             && why == LossReason::ServerChanged
         {
             h.until = h.until.min(now.after(h.ttl / 3));
             h.deadline = h.deadline.min(h.until);
         }
-        term.doubt = Some(why);
+        state.doubt = Some(why);
         true
     }
 
     /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
     pub(crate) fn renewal_failed(&self, failing: &LossReason) {
         let now = self.clock.now();
-        let mut term = self.term();
-        term.failing = Some(failing.clone());
-        term.failures = term.failures.saturating_add(1);
-        term.due = now.after(deadline::backoff(term.failures));
+        let mut state = self.state();
+        state.failing = Some(failing.clone());
+        state.failures = state.failures.saturating_add(1);
+        state.due = now.after(deadline::backoff(state.failures));
     }
 
     /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
     pub(crate) fn lose(&self, why: LossReason) -> bool {
-        self.end(self.term(), Some(why))
+        self.end(self.state(), Some(why))
     }
 
     /// Marks the claim as given back, unless it has ended; says what it was until now.
     pub(crate) fn give_back(&self) -> GivenBack {
         let now = self.clock.now();
-        let term = self.term();
-        let over = reason_of_the_end(&term);
-        let (lost, held_for, trusted) = match &term.phase {
-            Phase::Holding(h) => {
+        let state = self.state();
+        let over = reason_of_the_end(&state);
+        let (lost, held_for, trusted) = match &state.phase {
+            ClaimPhase::Holding(h) => {
                 let lost = (now >= h.deadline).then(|| over.clone());
                 (lost, Some(now.since(h.granted_at)), h.deadline)
             }
-            Phase::Ended(why) => (why.clone(), None, NEVER),
-            Phase::Waiting => (None, None, NEVER),
+            ClaimPhase::Ended(why) => (why.clone(), None, NEVER),
+            ClaimPhase::Waiting => (None, None, NEVER),
         };
-        let claim = term.claim.clone();
-        self.end(term, None);
+        let claim = state.claim.clone();
+        self.end(state, None);
         GivenBack { claim, lost, held_for, trusted, over }
     }
 
-    fn end(&self, mut term: MutexGuard<'_, Term>, why: Option<LossReason>) -> bool {
-        match term.phase {
-            Phase::Ended(_) => return false,
-            Phase::Holding(_) => observe::held(self.labels, -1.0),
-            Phase::Waiting => observe::waiting(self.labels, -1.0),
+    fn end(&self, mut state: MutexGuard<'_, RecordState>, why: Option<LossReason>) -> bool {
+        match state.phase {
+            ClaimPhase::Ended(_) => return false,
+            ClaimPhase::Holding(_) => observe::held(self.labels, -1.0),
+            ClaimPhase::Waiting => observe::waiting(self.labels, -1.0),
         }
-        term.phase = Phase::Ended(why);
-        term.due = NEVER;
-        drop(term);
+        state.phase = ClaimPhase::Ended(why);
+        state.due = NEVER;
+        drop(state);
         self.changed.notify_waiters();
         true
     }
@@ -116,14 +117,14 @@ impl Record {
     /// which the backend may be told; `None` when there is nothing to end.
     pub(crate) fn expire(&self, now: Moment) -> Option<(LossReason, Moment)> {
         let (why, lease_end) = {
-            let term = self.term();
-            let Phase::Holding(h) = &term.phase else {
+            let state = self.state();
+            let ClaimPhase::Holding(h) = &state.phase else {
                 return None;
             };
             if now < h.deadline {
                 return None;
             }
-            let why = reason_of_the_end(&term);
+            let why = reason_of_the_end(&state);
             // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
             let lease_end = match h.deadline >= h.stop {
                 true => now,
@@ -137,33 +138,33 @@ impl Record {
     /// Why it was lost, if it was: also true when it was not noticed yet.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Ended(why) => why.clone(),
-            Phase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&term)),
+        let state = self.state();
+        match &state.phase {
+            ClaimPhase::Ended(why) => why.clone(),
+            ClaimPhase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&state)),
             _ => None,
         }
     }
 
     pub(super) fn has_expired(&self) -> bool {
         let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) => now >= h.deadline,
-            Phase::Ended(_) => true,
-            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
+        let state = self.state();
+        match &state.phase {
+            ClaimPhase::Holding(h) => now >= h.deadline,
+            ClaimPhase::Ended(_) => true,
+            ClaimPhase::Waiting => now >= state.asked.after(state.claim.wait_ttl),
         }
     }
 }
 
 /// Why a claim is lost whose deadline passes now.
-pub(super) fn reason_of_the_end(term: &Term) -> LossReason {
-    match &term.phase {
-        Phase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
+pub(super) fn reason_of_the_end(state: &RecordState) -> LossReason {
+    match &state.phase {
+        ClaimPhase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
         // It was trusted for a shorter time than the server's silence would have taken.
-        _ if term.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
+        _ if state.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
         _ => {
-            let why = term.failing.as_ref().or(term.doubt.as_ref());
+            let why = state.failing.as_ref().or(state.doubt.as_ref());
             why.cloned().unwrap_or(LossReason::Expired)
         }
     }

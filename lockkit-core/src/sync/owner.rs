@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::acquire::{Request, Wait, acquire};
+use crate::acquire::{Request, WaitBudget, acquire};
 use crate::concurrency::locked;
-use crate::guard::{Guard, Holding};
+use crate::guard::{Guard, HeldClaim};
 use crate::shared::Core;
 use crate::{Error, Key, Mode};
 
 /// Where owners stand that hold a lock of this manager, or are about to.
 #[derive(Default)]
-pub(crate) struct Entrances(StdMutex<Places>);
+pub(crate) struct Entrances(StdMutex<Owners>);
 
 /// By owner and lock.
-type Places = HashMap<(Arc<str>, Key), Arc<Slot>>;
+type Owners = HashMap<(Arc<str>, Key), Arc<Slot>>;
 
 /// What the owner holds there, if anything. Locked while it is being acquired, so that two tasks
 /// of one owner do not wait for each other at the backend.
-type Slot = AsyncMutex<Weak<Holding>>;
+type Slot = AsyncMutex<Weak<HeldClaim>>;
 
 /// An owner, and the table in which its manager finds it.
 #[derive(Clone)]
@@ -38,11 +38,11 @@ impl Owner {
     /// How many owners are in the table, each once for every lock.
     #[cfg(test)]
     pub(crate) fn known(&self) -> usize {
-        self.entrances.places().len()
+        self.entrances.owners().len()
     }
 }
 
-/// An owner at a lock: its place in the table, which is there as long as one of these is.
+/// An owner at a lock: its entry in the table, which is there as long as one of these is.
 struct Entrance {
     entrances: Arc<Entrances>,
     at: (Arc<str>, Key),
@@ -50,7 +50,7 @@ struct Entrance {
 }
 
 impl Entrances {
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn owners(&self) -> MutexGuard<'_, Owners> {
         locked(&self.0)
     }
 }
@@ -59,17 +59,17 @@ impl Entrance {
     fn new(owner: &Owner, key: &Key) -> (Self, Arc<Slot>) {
         let at = (owner.name.clone(), key.clone());
         let entrances = owner.entrances.clone();
-        let slot = entrances.places().entry(at.clone()).or_default().clone();
+        let slot = entrances.owners().entry(at.clone()).or_default().clone();
         (Self { entrances, at, slot: Some(slot.clone()) }, slot)
     }
 }
 
 impl Drop for Entrance {
     fn drop(&mut self) {
-        let mut places = self.entrances.places();
+        let mut owners = self.entrances.owners();
         self.slot = None;
-        if places.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
-            places.remove(&self.at);
+        if owners.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
+            owners.remove(&self.at);
         }
     }
 }
@@ -79,18 +79,18 @@ pub(crate) async fn enter(
     core: &Arc<Core>,
     owner: &Owner,
     request: &Request<'_>,
-    wait: Wait,
+    wait: WaitBudget,
 ) -> Result<Option<Guard>, Error> {
-    if let Wait::For(limit) = wait
+    if let WaitBudget::For(limit) = wait
         && !limit.is_zero()
     {
-        let entering = Box::pin(enter(core, owner, request, Wait::Forever));
+        let entering = Box::pin(enter(core, owner, request, WaitBudget::Forever));
         return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
     }
     core.check_open()?;
     let (entrance, slot) = Entrance::new(owner, &request.key);
     let mut held = match wait {
-        Wait::Forever => slot.lock().await,
+        WaitBudget::Forever => slot.lock().await,
         _ => match slot.try_lock() {
             Ok(held) => held,
             Err(_) => return Ok(None),

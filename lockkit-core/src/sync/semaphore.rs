@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::handle::{Handle, options};
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::driver::SetLimit;
 use crate::shared::Core;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
-/// - **Fair**: a large request at the front of the line is not overtaken by small ones behind it.
+/// - **Fair**: a large request at the front of the queue is not overtaken by small ones after it.
 /// - **The limit belongs to the semaphore** while anyone holds or waits: another limit is
 ///   [`Error::LimitMismatch`].
 /// - Permits are leases: those of a process that died come back by themselves.
@@ -37,12 +37,12 @@ pub struct Semaphore {
     handle: Handle,
     limit: u32,
     /// What was last heard of the limit, where that is the backend's.
-    heard: Option<Heard>,
+    known: Option<KnownLimit>,
 }
 
 impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str, limit: u32) -> Self {
-        Self { handle: Handle::new(core, name, None), limit, heard: None }
+        Self { handle: Handle::new(core, name, None), limit, known: None }
     }
 
     options!();
@@ -80,7 +80,7 @@ impl Semaphore {
     /// ```
     pub fn resizable(mut self) -> Self {
         self.handle.options.resizable = true;
-        self.heard.get_or_insert_default();
+        self.known.get_or_insert_default();
         self
     }
 
@@ -91,7 +91,7 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping it does no harm.
     pub async fn limit(&self) -> Result<u32, Error> {
-        match &self.heard {
+        match &self.known {
             Some(_) => self.ask(PATIENCE).await,
             None => Ok(self.limit),
         }
@@ -102,7 +102,7 @@ impl Semaphore {
     /// One round trip when there is one and no claim waits.
     ///
     /// # Cancel safety
-    /// Dropping it takes the claim out of the line in the background. The place in line is lost.
+    /// Dropping it removes the claim from the queue in the background. Its position is lost.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_many(1).await
     }
@@ -128,7 +128,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard, Error> {
-        self.handle.core.waited(self.take(permits, Wait::Forever).await?)
+        self.handle.core.waited(self.take(permits, WaitBudget::Forever).await?)
     }
 
     /// Takes this many permits if there are so many and no claim waits; otherwise `None`.
@@ -136,7 +136,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>, Error> {
-        self.take(permits, Wait::No).await
+        self.take(permits, WaitBudget::No).await
     }
 
     /// Waits for this many permits, but not longer than this; then `None`.
@@ -148,7 +148,7 @@ impl Semaphore {
         permits: u32,
         limit: Duration,
     ) -> Result<Option<Guard>, Error> {
-        self.take(permits, Wait::For(limit)).await
+        self.take(permits, WaitBudget::For(limit)).await
     }
 
     /// How many permits are not out: none while more are out than the limit. Those who wait may
@@ -234,9 +234,9 @@ const CHANGES: u32 = 100;
 
 /// What was last heard of a limit, for a handle and its clones.
 #[derive(Clone, Debug)]
-struct Heard(Arc<AtomicU64>);
+struct KnownLimit(Arc<AtomicU64>);
 
-impl Heard {
+impl KnownLimit {
     const NOTHING: u64 = u64::MAX;
 
     fn get(&self) -> Option<u32> {
@@ -248,7 +248,7 @@ impl Heard {
     }
 }
 
-impl Default for Heard {
+impl Default for KnownLimit {
     fn default() -> Self {
         Self(Arc::new(AtomicU64::new(Self::NOTHING)))
     }
@@ -256,36 +256,36 @@ impl Default for Heard {
 
 impl Semaphore {
     /// Takes permits under the limit that was heard of; again under another one when that is old.
-    async fn take(&self, permits: u32, wait: Wait) -> Result<Option<Guard>, Error> {
-        let Some(heard) = &self.heard else {
+    async fn take(&self, permits: u32, wait: WaitBudget) -> Result<Option<Guard>, Error> {
+        let Some(known) = &self.known else {
             let mode = Mode::Permits { permits, limit: self.limit };
             return self.handle.acquire(mode, "semaphore", wait).await;
         };
         self.handle.core.check_resize()?;
         let until = match wait {
-            Wait::For(time) => Instant::now().checked_add(time),
-            Wait::No | Wait::Forever => None,
+            WaitBudget::For(time) => Instant::now().checked_add(time),
+            WaitBudget::No | WaitBudget::Forever => None,
         };
         for _ in 0..CHANGES {
-            let (left, patience) = match (wait, until) {
-                (Wait::For(_), Some(until)) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    (Wait::For(left), left.min(PATIENCE))
+            let (remaining, patience) = match (wait, until) {
+                (WaitBudget::For(_), Some(until)) => {
+                    let remaining = until.saturating_duration_since(Instant::now());
+                    (WaitBudget::For(remaining), remaining.min(PATIENCE))
                 }
-                (Wait::No, _) => (wait, Duration::ZERO),
+                (WaitBudget::No, _) => (wait, Duration::ZERO),
                 _ => (wait, PATIENCE),
             };
-            let limit = match heard.get() {
+            let limit = match known.get() {
                 Some(limit) => limit,
                 None => match self.ask(patience).await {
-                    // The time is over, as it would be in line.
+                    // The time is over, as it would be in the queue.
                     Err(error) if until.is_some() && error.is_retryable() => return Ok(None),
                     answer => answer?,
                 },
             };
             let mode = Mode::Permits { permits, limit };
-            match self.handle.acquire(mode, "semaphore", left).await {
-                Err(Error::LimitMismatch { in_use, .. }) => heard.set(in_use),
+            match self.handle.acquire(mode, "semaphore", remaining).await {
+                Err(Error::LimitMismatch { in_use, .. }) => known.set(in_use),
                 answer => return answer,
             }
         }
@@ -298,8 +298,8 @@ impl Semaphore {
         let key = self.handle.key(Space::Semaphore)?;
         let limit = SetLimit::IfUnset(self.limit);
         let limit = self.handle.core.set_limit(&key, limit, patience).await?;
-        if let Some(heard) = &self.heard {
-            heard.set(limit);
+        if let Some(known) = &self.known {
+            known.set(limit);
         }
         Ok(limit)
     }

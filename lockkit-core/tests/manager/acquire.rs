@@ -149,7 +149,7 @@ async fn a_release_of_what_somebody_deleted_says_that_it_vanished() {
     let guard = locks.mutex("a").lock().await.unwrap();
     driver.store().release(&guard.claim()).await.unwrap();
     let error = guard.release().await.expect_err("it is gone");
-    assert!(matches!(error, Error::Lost { reason: LossReason::Vanished }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LossReason::Vanished, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

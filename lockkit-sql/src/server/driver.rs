@@ -9,7 +9,7 @@ use lockkit_core::driver::{
     LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
 
 use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
@@ -110,7 +110,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         self.inner.namespaces(after, limit).await
     }
 

@@ -9,7 +9,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::Version;
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    ClaimState, Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest,
+    ClaimState, Cursor, Finding, Health, ListPage, ListRequest, LockState, Page, RegisterRequest,
     RegisterState, Severity,
 };
 use lockkit_core::{ClientIdentity, Key, Name, Namespace, Result};
@@ -36,7 +36,7 @@ impl<D: Dialect> SqlServerInner<D> {
         let (space, name) = match &request.after {
             None => (-1, String::new()),
             Some(cursor) => {
-                let (space, name) = cursor.place()?;
+                let (space, name) = cursor.decode()?;
                 (space_number(space), name.as_str().to_owned())
             }
         };
@@ -68,7 +68,7 @@ impl<D: Dialect> SqlServerInner<D> {
     pub(super) async fn registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>> {
+    ) -> Result<ListPage<RegisterState>> {
         let limit = request.limit.clamp(1, 10_000);
         let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
         // Names have 512 bytes at most, so none that has the prefix is greater.
@@ -89,21 +89,21 @@ impl<D: Dialect> SqlServerInner<D> {
             ))
         };
         let items = rows.iter().map(|row| register(row).ok_or_else(unexpected::<D>));
-        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+        Ok(ListPage { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
     }
 
     pub(super) async fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let limit = limit.clamp(1, 10_000);
         let from = behind(after.map(Namespace::as_str), "");
         let args = [Arg::Bytes(from.as_bytes()), Arg::Int(limit as i64)];
         let rows = self.call(StatementId::Namespaces, &args).await?.rows;
         let namespace = |row: &Row| Namespace::new(text(row, 0)?).ok();
         let items = rows.iter().map(|row| namespace(row).ok_or_else(unexpected::<D>));
-        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+        Ok(ListPage { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
     }
 
     /// By the settings as they are now, or as the options of this driver say where that is worse.

@@ -12,7 +12,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode,
     ClaimEnd, ClaimId, Grant, LockDriver, Registers, Released, Renewal, SetLimit,
 };
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Result, Space, Token,
 };
@@ -139,7 +139,7 @@ impl LockDriver for SqliteDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let after = after.cloned();
         self.inner
             .reader
