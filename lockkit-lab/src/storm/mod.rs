@@ -226,7 +226,8 @@ impl Storm {
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
         let lease = self.longest() + capabilities.granularity + capabilities.expiry_slack;
-        let promises = Promises::of(capabilities, patience, lease);
+        let mut promises = Promises::of(capabilities, patience, lease);
+        promises.idle = self.patience(look);
         let judgement = judge(&history, &promises);
         let mut drawing = None;
         if !judgement.acquitted() {
