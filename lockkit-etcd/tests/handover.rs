@@ -257,7 +257,9 @@ async fn a_waiter_looks_when_the_answer_that_would_have_granted_it_is_lost() {
             async move { driver.release(&holder).await }
         });
         soon("the fault", struck.struck()).await;
+        let begun = std::time::Instant::now();
         let (next, grant) = second.turn().await;
+        println!("{fault:?}: the next holds after {:?}", begun.elapsed());
         assert!(sent(&grant) <= SteadyClock.now());
         let _ = releasing.await.unwrap();
         proxy.heal().await.unwrap();
