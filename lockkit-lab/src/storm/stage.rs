@@ -156,15 +156,8 @@ async fn struck(
     kind: Kind,
     faults: &[Fault],
 ) -> Result<(String, String, ServerInjector), LabError> {
-    let protocol = match kind {
-        Kind::Redis => Protocol::Resp,
-        Kind::Postgres => Protocol::Postgres,
-        Kind::MariaDb => Protocol::MySql,
-        Kind::ZooKeeper => Protocol::ZooKeeper,
-        Kind::Etcd => Protocol::Grpc,
-    };
     let server = Server::start(kind).await?;
-    let proxy = Proxy::start(server.addr(), protocol).await?;
+    let proxy = Proxy::start(server.addr(), kind.protocol()).await?;
     let (url, direct) = (server.url_at(proxy.addr()), server.url());
     Ok((url, direct, ServerInjector::new(server, proxy, faults.to_vec())))
 }
