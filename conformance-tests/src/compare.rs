@@ -34,9 +34,9 @@ use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
 
 pub use differences::Difference;
-pub use measure::{Measured, Turn};
+pub use measure::{Hot, Measured, Turn};
 pub use print::differences_text;
-pub use subject::{Connect, Subject};
+pub use subject::{Connect, Counted, Subject};
 pub use tables::{Answer, Row, Table, row_titles};
 
 use crate::semantics::QUESTIONS;
