@@ -89,7 +89,7 @@ impl LockAdmin {
         Ok(broken)
     }
 
-    /// Makes every token of this prefix here greater than any that `old` gave under its own, as
+    /// Makes every token of this namespace here greater than any that `old` gave under its own, as
     /// when a fleet moves from there to here; returns what is added to the backend's tokens from
     /// now on. `MirrorDriver` of `lockkit-compose` has the steps of a move.
     ///
@@ -108,7 +108,7 @@ impl LockAdmin {
         self.raise_tokens_above(reached).await
     }
 
-    /// A token that is greater than any that this prefix has given so far: the first half of
+    /// A token that is greater than any that this namespace has given so far: the first half of
     /// [`take_over_tokens`](Self::take_over_tokens), for programs that tell the two backends'
     /// failures apart. Locks a name of its own and releases it.
     ///
@@ -123,7 +123,7 @@ impl LockAdmin {
         Ok(reached)
     }
 
-    /// Makes every token of this prefix here greater than this one, and leaves room: the second half
+    /// Makes every token of this namespace here greater than this one, and leaves room: the second half
     /// of [`take_over_tokens`](Self::take_over_tokens).
     ///
     /// # Errors

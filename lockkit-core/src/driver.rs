@@ -287,7 +287,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<ListPage<Namespace>, Error> {
         let _ = (after, limit);
-        Err(self.unsupported("listing prefixes"))
+        Err(self.unsupported("listing namespaces"))
     }
 
     /// Returns a state of the queue that differs from `before` in its claims or in which of them hold.

@@ -17,7 +17,7 @@ use crate::sync::{
 };
 use crate::{Error, LossReason, Namespace};
 
-/// Locks of one backend under one prefix.
+/// Locks of one backend in one namespace.
 ///
 /// Cheap to clone; clones share connections and the one background task that renews. It has to be
 /// used inside a Tokio runtime, and may be in several: when the one ends, or is blocked, in which that
@@ -210,7 +210,7 @@ impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
             .field("backend", &self.capabilities().backend)
-            .field("prefix", &self.core.namespace)
+            .field("namespace", &self.core.namespace)
             .finish_non_exhaustive()
     }
 }
