@@ -96,7 +96,7 @@ const AT_ONCE: usize = 4;
 impl Comparison {
     /// Runs cases against each, then measures all of them in turns. `say` is told of each step.
     ///
-    /// Everything happens under prefixes of its own, which are cleaned up: no other lock is touched,
+    /// Everything happens in namespaces of its own, which are cleaned up: no other lock is touched,
     /// and nothing is done to a server but locking.
     ///
     /// # Errors

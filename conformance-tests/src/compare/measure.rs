@@ -247,7 +247,7 @@ impl Course {
         let begun = Instant::now();
         let answer = self.dying.acquire(&claim, Patience::Try).await?.result;
         let Acquisition::Granted(grant) = answer else {
-            return Err(Error::config("a lock of a new prefix is not free"));
+            return Err(Error::config("a lock of a new namespace is not free"));
         };
         let at = self.waiter("death").await?.await.map_err(ended)??;
         Ok((grant.ttl, at.duration_since(begun)))

@@ -21,7 +21,7 @@ use crate::output;
 use crate::system;
 
 pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
-    let elsewhere = backend.local || backend.prefix.is_some();
+    let elsewhere = backend.local || backend.namespace.is_some();
     if elsewhere || (backend.url.is_some() && (args.server.is_some() || args.group.is_some())) {
         return Err(ExitError::usage(
             "a storm takes one of --url, --server and --group, and no other",

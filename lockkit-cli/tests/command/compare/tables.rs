@@ -43,7 +43,7 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
     ]);
     assert_eq!(code(&compared), 0, "{}{}", stdout(&compared), stderr(&compared));
     let said = stderr(&compared);
-    assert!(said.contains("under prefixes of its own") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("in namespaces of its own") && said.lines().count() == 1, "{said}");
 
     let markdown = stdout(&compared);
     let mut lines = markdown.lines().filter(|line| line.starts_with('|'));
