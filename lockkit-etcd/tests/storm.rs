@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::storm::{FAULTS, Storm, StormSetup};
 use lockkit_lab::{Kind, Layout};
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
     LockManager::with(Arc::new(EtcdDriver::connect(&url).await?), settings)
 }
 
-async fn is_acquitted(stage: Stage) {
+async fn is_acquitted(stage: StormSetup) {
     is_acquitted_with(stage, |_| {}).await;
 }
 
-async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
+async fn is_acquitted_with(stage: StormSetup, change: impl FnOnce(&mut Storm)) {
     let mut storm = Storm::brief(lockkit_lab::worker::example("etcd_worker"));
     storm.ttl = Duration::from_secs(2); // the shortest leases that etcd gives
     change(&mut storm);
@@ -27,17 +27,17 @@ async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_single_server_is_acquitted() {
-    is_acquitted(Stage::server(Kind::Etcd, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(Kind::Etcd, &FAULTS).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_cluster_that_loses_its_leaders_is_acquitted() {
-    is_acquitted(Stage::group(Layout::EtcdCluster).await.unwrap()).await;
+    is_acquitted(StormSetup::group(Layout::EtcdCluster).await.unwrap()).await;
 }
 
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_one_contended_lock_is_acquitted() {
-    let stage = Stage::server(Kind::Etcd, &FAULTS).await.unwrap();
+    let stage = StormSetup::server(Kind::Etcd, &FAULTS).await.unwrap();
     is_acquitted_with(stage, |storm| (storm.locks, storm.tasks) = (1, 8)).await;
 }

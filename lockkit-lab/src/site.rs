@@ -43,7 +43,7 @@ use crate::{Kind, Layout, Server};
 /// # };
 /// ```
 #[async_trait]
-pub trait Site: Send + Sync + 'static {
+pub trait Deployment: Send + Sync + 'static {
     /// The server that stands alone.
     fn kind(&self) -> Kind;
 
@@ -100,7 +100,7 @@ pub trait Site: Send + Sync + 'static {
     }
 
     /// Ways in which the server can refuse. Without any, the trial about them is *not applicable*.
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         Vec::new()
     }
 
@@ -174,7 +174,7 @@ pub struct Deletion {
 
 /// A way in which a server refuses to work.
 #[derive(Clone, Copy)]
-pub struct Refusal {
+pub struct RefusalMode {
     /// As operators call it: `the memory is full`.
     pub what: &'static str,
     /// Whether the error is to say that trying again may help.

@@ -122,7 +122,7 @@ impl ZkLocks {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
-            let room = session.room(&[&folder]);
+            let room = session.reserve(&[&folder]);
             // The watch is set before the read, so that no change falls between them.
             let watcher = match room.is_some() {
                 true => {

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::storm::{FAULTS, Storm, StormSetup};
 use lockkit_lab::{Kind, Layout};
 
-async fn is_acquitted(stage: Stage) {
+async fn is_acquitted(stage: StormSetup) {
     is_acquitted_with(stage, |_| {}).await;
 }
 
-async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
+async fn is_acquitted_with(stage: StormSetup, change: impl FnOnce(&mut Storm)) {
     let mut storm = Storm::brief(lockkit_lab::worker::example("zk_worker"));
     (storm.ttl, storm.lasts) = (Duration::from_secs(2), storm.lasts.max(Duration::from_secs(10)));
     change(&mut storm);
@@ -21,17 +21,17 @@ async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_single_server_is_acquitted() {
-    is_acquitted(Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
-    is_acquitted(Stage::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
+    is_acquitted(StormSetup::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
 }
 
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_one_contended_lock_is_acquitted() {
-    let stage = Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap();
+    let stage = StormSetup::server(Kind::ZooKeeper, &FAULTS).await.unwrap();
     is_acquitted_with(stage, |storm| (storm.locks, storm.tasks) = (1, 8)).await;
 }

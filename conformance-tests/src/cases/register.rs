@@ -11,7 +11,7 @@ use lockkit_core::{Error, Space};
 
 use super::stored::{Register, two_tokens, write, write_with};
 use crate::context::{CaseContext, MustSucceed};
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::listing;
 use crate::wrap::Tampered;
 
@@ -212,7 +212,12 @@ pub async fn register_07_a_stale_holder_cannot_store(context: CaseContext) {
 
 pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(context: CaseContext) {
     let theirs = context.manager().await;
-    for place in [Place::Before, Place::Polls(1), Place::Polls(2), Place::After] {
+    for place in [
+        InjectionPoint::Before,
+        InjectionPoint::Polls(1),
+        InjectionPoint::Polls(2),
+        InjectionPoint::After,
+    ] {
         let faulty = Arc::new(Faulty::at(Fault { call: 1, place }));
         let ours =
             context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty.clone())));

@@ -10,7 +10,7 @@ use lockkit_core::{Error, LockManager, Mode, Space};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::{Effort, Stop, Subject};
+use super::{Effort, StopSignal, Subject};
 use crate::context::CaseContext;
 
 /// Tasks of the crowded rate.
@@ -61,7 +61,7 @@ pub(super) async fn in_turns(
     subjects: &[Subject],
     effort: Effort,
     say: &(dyn Fn(&str) + Sync),
-    stop: Stop,
+    stop: StopSignal,
 ) -> Result<Option<Vec<Measured>>, Error> {
     let courses = try_join_all(subjects.iter().map(Course::new)).await?;
     let measured = tokio::select! {

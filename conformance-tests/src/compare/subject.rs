@@ -12,7 +12,7 @@ use lockkit_core::{Capabilities, Error};
 use crate::{Harness, Worker};
 
 /// Makes a driver of its own onto a backend: a connection as another program would have it.
-pub type Connect =
+pub type Connector =
     Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
 
 /// A set-up that takes part, connected.
@@ -34,7 +34,7 @@ impl Subject {
     pub async fn new(
         name: impl Into<String>,
         place: impl Into<String>,
-        connect: Connect,
+        connect: Connector,
         worker: Option<Worker>,
     ) -> Result<Self, Error> {
         let first = connect().await?;
@@ -78,7 +78,7 @@ impl fmt::Debug for Subject {
 }
 
 struct Reached {
-    connect: Connect,
+    connect: Connector,
     first: Arc<dyn LockDriver>,
     worker: Option<Worker>,
 }

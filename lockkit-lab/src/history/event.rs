@@ -13,13 +13,13 @@ pub struct Event {
     pub client: u32,
     /// What.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What happened. An `op` is a number that its client uses once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// A client asks for a lock.
     Asked {
         /// Which operation begins.
@@ -101,7 +101,7 @@ pub enum What {
         highest: u64,
     },
     /// The client died; its guards and what it had asked for are nobody's now.
-    Gone,
+    ClientCrashed,
     /// A fault begins.
     FaultBegins {
         /// Which kind, as the table of promises names it.
@@ -120,7 +120,7 @@ pub enum What {
         on: String,
     },
     /// After the last client is gone, and the time is up: the lock is free, or it is not.
-    Looked {
+    Inspected {
         /// Which lock.
         lock: String,
         /// Whether it is free.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a set-up promises.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Promises {
+pub struct RecordedPromises {
     /// Which faults cost what. Those that are not named cost nothing.
     pub faults: Vec<(Fault, Guarantee)>,
     /// Whether claims are granted in the order in which they were queued.
@@ -22,7 +22,7 @@ pub struct Promises {
     pub lease: Duration,
 }
 
-impl Promises {
+impl RecordedPromises {
     /// Those of a driver.
     pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
         let faults = capabilities.faults.to_vec();

@@ -38,11 +38,11 @@ impl ProxiedConnection {
         match met {
             ConnectionState::Open | ConnectionState::Over => {}
             ConnectionState::Cut => reset(&client, &server),
-            ConnectionState::HalfOpen { heard_by: End::Server } => {
+            ConnectionState::HalfOpen { receiver: End::Server } => {
                 drop(server);
                 forsake(client, state).await;
             }
-            ConnectionState::HalfOpen { heard_by: End::Client } => {
+            ConnectionState::HalfOpen { receiver: End::Client } => {
                 drop(client);
                 forsake(server, state).await;
             }

@@ -12,7 +12,7 @@ use lockkit_core::state::ListRequest;
 use lockkit_core::{Capabilities, Claim, Error, Mode, Name, Token};
 use tokio::sync::Mutex;
 
-use super::Stage;
+use super::TrialSetup;
 use super::scene::settled;
 use crate::proxy::Proxy;
 use lockkit_conformance::context::{CaseContext, MustSucceed, PATIENCE};
@@ -104,7 +104,7 @@ pub(super) struct Client {
 impl Client {
     /// Does everything that comes before the operation.
     pub(super) async fn prepared(
-        stage: &Stage,
+        stage: &TrialSetup,
         others: &Arc<dyn LockDriver>,
         operation: Operation,
     ) -> Self {
@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// Does the operation once. An answer that is wrong panics.
-    pub(super) async fn act(&self, stage: &Stage) -> Result<(), Error> {
+    pub(super) async fn act(&self, stage: &TrialSetup) -> Result<(), Error> {
         use Operation as O;
         let mut driver = self.driver.lock().await;
         if driver.is_none() {
