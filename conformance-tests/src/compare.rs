@@ -34,9 +34,9 @@ use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
 
 pub use differences::Difference;
-pub use measure::{Measured, Turn};
+pub use measure::{Hot, Measured, Turn};
 pub use print::differences_text;
-pub use subject::{Connector, Subject};
+pub use subject::{Connector, Counted, Subject};
 pub use tables::{Table, TableRow, TableValue, row_titles};
 
 use crate::semantics::QUESTIONS;
@@ -94,7 +94,7 @@ type StopSignal = Shared<BoxFuture<'static, ()>>;
 const AT_ONCE: usize = 4;
 
 impl Comparison {
-    /// Runs cases against each, then measures all of them in turns. `say` is told of each step.
+    /// Runs cases against each, then measures all of them in turns. `say` gets a line for each step.
     ///
     /// Everything happens in namespaces of its own, which are cleaned up: no other lock is touched,
     /// and nothing is done to a server but locking.

@@ -318,7 +318,7 @@ macro_rules! __tests {
 }
 
 /// Makes one test of every case, against the [`Harness`](crate::Harness) that the expression gives.
-/// It is evaluated anew for each case.
+/// It is evaluated again for each case.
 ///
 /// Each test is named after its case, has a runtime of its own, and needs no dependency but this
 /// crate.

@@ -49,7 +49,7 @@ impl CachedClaim {
         Self { stored, lease, seen, moves: Vec::new(), asked: SteadyClock.now(), snapshot }
     }
 
-    /// Until when the key certainly is there, unless a client breaks the claim by force.
+    /// Until when the key certainly is there, unless there is a forced break of the claim.
     ///
     /// Its lease counts from the last keep-alive that was answered, but not from one after the key
     /// was last seen on it: from then on it may have been broken gracefully, which moves it to a

@@ -189,7 +189,7 @@ impl Transport {
         Ok(request)
     }
 
-    /// Says that somebody has to act, once in a while: the request is repeated meanwhile.
+    /// Says that an operator has to act, once in a while: the request is repeated meanwhile.
     fn warn(&self, error: &Error) {
         let mut warned = locked(&self.warned);
         if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {

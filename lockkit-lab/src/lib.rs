@@ -8,6 +8,7 @@
 //!   misbehaves. A [`Deployment`] says how a driver and its server take part.
 //! - [`storm`]s: clients and faults under a random but seeded plan; a [`history`] of what happened, and
 //!   its judge.
+//! - [`handover`]: scenes of one contended lock within a driver.
 //! - [`worker`]: the program that tests start as other processes.
 //!
 //! ```no_run
@@ -46,6 +47,7 @@ mod error;
 mod folder;
 mod galera;
 mod group;
+pub mod handover;
 pub mod history;
 mod kind;
 mod pair;

@@ -72,13 +72,7 @@ pub trait Deployment: Send + Sync + 'static {
 
     /// How the proxy tells messages apart.
     fn protocol(&self) -> Protocol {
-        match self.kind() {
-            Kind::Redis => Protocol::Resp,
-            Kind::Postgres => Protocol::Postgres,
-            Kind::MariaDb => Protocol::MySql,
-            Kind::ZooKeeper => Protocol::ZooKeeper,
-            Kind::Etcd => Protocol::Grpc,
-        }
+        self.kind().protocol()
     }
 
     /// What the operations cost; the budget, unless the backend cannot keep it. The driver says the
@@ -111,7 +105,7 @@ pub trait Deployment: Send + Sync + 'static {
     }
 }
 
-/// What operations cost on a warm connection, in round trips: flights of requests that leave
+/// What operations cost on a warm connection, in round trips: requests that leave
 /// before any answer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
@@ -123,7 +117,7 @@ pub struct Costs {
     pub acquire_shared: u64,
     /// An acquire of a lock that has never been in use.
     pub first_use: u64,
-    /// A release when nobody waits.
+    /// A release when no claim waits.
     pub release: u64,
     /// A try when the lock is held.
     pub refused_try: u64,
@@ -192,6 +186,6 @@ pub struct RefusalMode {
 pub enum Concerns {
     /// Claims on connections that are open.
     Claims,
-    /// Whoever connects anew.
+    /// New connections.
     Newcomers,
 }

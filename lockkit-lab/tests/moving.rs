@@ -80,6 +80,7 @@ async fn house(folder: &Path) -> House {
             client: 0,
             tasks: 2,
             locks: 2,
+            hot: false,
             ttl: TTL,
             wait_ttl: TTL * 3,
             registers: GuardedRegisters::default().serve().unwrap(),

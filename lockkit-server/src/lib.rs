@@ -55,7 +55,7 @@ pub use tls::Tls;
 pub use tokens::AccessTokens;
 
 /// Serves until `stop` is ready, and then answers what is under way, for 10 s at most: a request
-/// that waits is told that nothing has happened yet, so that its client asks again, at another
+/// that waits gets the answer that nothing has happened yet, so that its client asks again, at another
 /// server. No lock is released.
 ///
 /// # Errors

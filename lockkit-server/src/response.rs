@@ -54,7 +54,7 @@ impl From<BatchError> for ErrorResponse {
     }
 }
 
-/// What a problem leaves out, the place of the backend, is told here only.
+/// What a problem leaves out, the place of the backend, is logged here only.
 pub(crate) fn log(error: &Error) {
     match error {
         Error::Backend { retryable: false, .. } => tracing::warn!(%error, "the backend refuses"),

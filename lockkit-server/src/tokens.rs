@@ -152,7 +152,7 @@ fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let entries = lines.map(|(at, line)| {
-        // Never the line itself: somebody may have written a token into it.
+        // Never the line itself: an operator may have written a token into it.
         entry(line).map_err(|what| Error::Config(format!("{shown}, line {}: {what}", at + 1)))
     });
     let entries: Arc<[Entry]> = entries.collect::<Result<_, _>>()?;

@@ -162,7 +162,7 @@ impl ZkLocks {
         if servers > 1 {
             health = KNOWN_DEFECTS.check(health, server_versions(options).await);
         }
-        // A server gives no shorter session than its least, two of its ticks unless it is told
+        // A server gives no shorter session than its least, two of its ticks unless configured
         // otherwise.
         let least_tick = got / 2;
         if got > options.asked(options.ttl).timeout + ROUNDED && least_tick > options.tick {

@@ -169,7 +169,7 @@ pub async fn register_06_a_lost_answer_is_distinguished_from_a_conflict(context:
     // The answer was lost: asked again, it is the same write.
     assert_eq!(register.store(store.clone()).await, WriteResult::Stored(version));
     assert_eq!(register.load().await.map(|e| e.version), Some(version), "and was done once");
-    // Somebody else who expects the same is in conflict.
+    // Another client that expects the same is in conflict.
     let mut theirs = write(b"theirs");
     theirs.expect = Precondition::Absent;
     assert_eq!(register.store(theirs).await, WriteResult::Conflict);
@@ -266,7 +266,7 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(context: 
     let register = Register::new(&context, "deleted").await;
     let mut mine = write(b"mine");
     mine.expect = Precondition::Absent;
-    // Its answer was lost, and so was the deletion's that somebody else made since.
+    // Its answer was lost, and so was the deletion's that another client made since.
     register.must_store(mine.clone()).await;
     let deletion = Write::of(None);
     register.delete(deletion).await;

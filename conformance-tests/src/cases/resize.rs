@@ -195,7 +195,7 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
         (ours.semaphore("pool", 5).resizable(), theirs.semaphore("pool", 5).resizable());
     old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
     new.resize(2).await.expect("it works");
-    // Nobody is in line who would tell it.
+    // No claim is in the queue that would tell it.
     let one = old.try_acquire().await.expect("it works").expect("two are free");
     let two = old.try_acquire().await.expect("it works").expect("one is free");
     assert!(old.try_acquire().await.expect("it works").is_none(), "two of two are out");

@@ -54,7 +54,7 @@ async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Fault>
     }
 }
 
-/// A user whose driver fails once, and somebody else who wants the same lock.
+/// A user whose driver fails once, and another client that wants the same lock.
 struct Story {
     fault: Fault,
     name: String,
@@ -133,7 +133,7 @@ impl Story {
         context.free(&self.theirs, &holder.key, PATIENCE).await;
     }
 
-    /// Somebody else gets the lock. A request of ours that was cut off may arrive only now, and be
+    /// Another client gets the lock. A request of ours that was cut off may arrive only now, and be
     /// in the way until its claim is released again.
     async fn theirs_soon(&self, claim: &Arc<Claim>) -> Token {
         let give_up = tokio::time::Instant::now() + PATIENCE;

@@ -71,7 +71,7 @@ impl<'a> Found<'a> {
         let mut changes: Vec<([Option<Guarantee>; 2], Vec<String>)> = Vec::new();
         for fault in Fault::ALL {
             let keeps = [self.from, self.to].map(|set_up| set_up.promises.keeps(fault));
-            // What cannot happen and what does no harm are the same to whoever moves.
+            // What cannot happen and what does no harm are the same to a program that moves.
             if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Guarantee::All)) {
                 continue;
             }

@@ -445,7 +445,7 @@ pub struct Limit {
 pub struct BreakBody {
     /// Which lock.
     pub key: Key,
-    /// The token of the claim, so that nobody else is broken by mistake.
+    /// The token of the claim, so that no other claim is broken by mistake.
     #[serde(with = "text")]
     pub token: Token,
     /// At once, instead of gracefully: from there on only tokens protect.

@@ -29,11 +29,11 @@ pub enum EventKind {
         /// In which way.
         how: How,
     },
-    /// The backend answered that the operation's claim has a place in line and waits.
+    /// The backend answered that the operation's claim is in the queue and waits.
     Placed {
         /// The operation.
         op: u64,
-        /// Which claim: an operation whose claim was lost in line goes on with another one.
+        /// Which claim: an operation whose waiting claim was lost goes on with another one.
         claim: u64,
         /// When the request was sent that was answered so.
         sent: u64,
@@ -100,7 +100,7 @@ pub enum EventKind {
         /// The highest token that it has seen.
         highest: u64,
     },
-    /// The client died; its guards and what it had asked for are nobody's now.
+    /// The client crashed; its guards and what it had asked for belong to no client now.
     ClientCrashed,
     /// A fault begins.
     FaultBegins {

@@ -26,7 +26,7 @@ pub struct HistoryJudgement {
     pub better: Vec<Invariant>,
     /// How many of each event there were.
     pub counts: BTreeMap<&'static str, usize>,
-    /// For each lock, the longest time without a grant while an operation waited and nobody held it.
+    /// For each lock, the longest time without a grant while an operation waited and no client held it.
     pub longest_waits: BTreeMap<String, Duration>,
 }
 
@@ -49,7 +49,7 @@ pub fn judge(history: &History, promises: &RecordedPromises) -> HistoryJudgement
         if promises.fifo {
             order(&lock, &turns, &mut found);
         }
-        let limits = (promises.patience, history.events.last().map_or(0, |event| event.at));
+        let limits = (promises.idle, history.events.last().map_or(0, |event| event.at));
         let longest = progress(&lock, &turns, &fault_windows, limits, &mut found);
         longest_waits.insert(lock, longest);
     }
@@ -209,7 +209,7 @@ fn given(turns: &[&Turn]) -> u64 {
 }
 
 /// Finds operations that were overtaken. A claim that waits, or gets its turn, after another one
-/// was granted has been in line all the time, since an ended claim never comes back: so only what
+/// was granted has been in the queue all the time, since an ended claim never comes back: so only what
 /// was seen counts, and neither a late message nor a lost place looks like overtaking.
 fn order(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.told, *t))).collect();

@@ -16,7 +16,7 @@ pub(super) struct Turn {
     pub(super) lock: String,
     pub(super) mode: Mode,
     pub(super) asked: u64,
-    /// The place in line of its latest claim.
+    /// Since when its latest claim is in the queue.
     pub(super) place: Option<QueuedSince>,
     pub(super) held: Option<Held>,
     /// When it was refused, failed, ended, or its client died.
@@ -25,7 +25,7 @@ pub(super) struct Turn {
     pub(super) failed: bool,
 }
 
-/// A place in line, as far as the client knows of it.
+/// Since when a claim is in the queue, as far as the client knows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedSince {
     claim: u64,

@@ -14,9 +14,11 @@ pub struct RecordedPromises {
     pub faults: Vec<(Fault, Guarantee)>,
     /// Whether claims are granted in the order in which they were queued.
     pub fifo: bool,
-    /// How long after the last client's end a lock may still be held, how long a waiter may wait at
-    /// a free lock, and how long after a fault not everything need work: ttl plus slack.
+    /// How long after the last client's end a lock may still be held, and how long after a fault not
+    /// everything need work.
     pub patience: Duration,
+    /// How long a waiter may wait at a free lock: a ttl plus slack.
+    pub idle: Duration,
     /// The longest ttl that a client had, plus the slack with which the backend ends leases: for so
     /// long after its end, a fault may explain a violation.
     pub lease: Duration,
@@ -26,7 +28,7 @@ impl RecordedPromises {
     /// Those of a driver.
     pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
         let faults = capabilities.faults.to_vec();
-        Self { faults, fifo: capabilities.fifo, patience, lease }
+        Self { faults, fifo: capabilities.fifo, patience, idle: patience, lease }
     }
 
     /// Which promises hold while this fault happens.
@@ -44,7 +46,7 @@ pub enum Invariant {
     TokensGrow,
     /// A token is given once.
     TokenOnce,
-    /// Where it is promised, nobody gets a lock before those who are in line.
+    /// Where it is promised, no client gets a lock before those in the queue.
     Order,
     /// The guarded register never goes back.
     Register,
@@ -52,7 +54,7 @@ pub enum Invariant {
     LostUpdate,
     /// After the last client is gone, every lock is free in time.
     FreeAtEnd,
-    /// While somebody waits and nobody holds, the lock is granted in time.
+    /// While a client waits and none holds, the lock is granted in time.
     Progress,
     /// Away from all faults, what is asked for succeeds; and some of it always.
     Success,

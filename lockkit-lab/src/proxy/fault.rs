@@ -53,7 +53,7 @@ pub enum When {
     Request(u64),
     /// When this answer arrives at the proxy.
     Answer(u64),
-    /// When this message arrives at the proxy that nobody asked for.
+    /// When this message, which answers no request, arrives at the proxy.
     Push(u64),
 }
 

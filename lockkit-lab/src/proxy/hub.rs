@@ -186,7 +186,7 @@ impl Hub {
         delivery
     }
 
-    /// Whether the server's messages are lost; whoever waits for that is told.
+    /// Whether the server's messages are lost; a test that waits for that is notified.
     fn is_silenced(&self, connection: &ProxiedConnection) -> bool {
         let mut mute = lock(&connection.mute);
         mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|fired| {

@@ -61,7 +61,7 @@ impl ProxiedConnection {
         let (up, up_queue) = mpsc::unbounded_channel();
         let (down, down_queue) = mpsc::unbounded_channel();
         // Clients are read first: what a client sent before an answer reached it
-        // belongs to the same flight.
+        // belongs to the same round trip.
         tokio::try_join!(
             biased;
             self.read(hub, End::Server, from_client, up),

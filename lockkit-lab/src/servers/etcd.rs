@@ -103,7 +103,7 @@ impl Etcd {
         format!("http://{}", self.detours.get(at).unwrap_or(&addr))
     }
 
-    /// Has the other members forget this one and expect it anew.
+    /// Has the other members forget this one and expect it again.
     async fn replace(&self) -> Result<()> {
         let until = Instant::now() + REPLACING;
         loop {

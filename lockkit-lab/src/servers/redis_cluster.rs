@@ -66,7 +66,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// Waits a moment longer. Who has not answered within a second was forgotten again, so all are
-    /// introduced anew now and then, which does nothing to those that know each other.
+    /// introduced again now and then, which does nothing to those that know each other.
     async fn goes_on(&mut self, why: io::Error) -> io::Result<()> {
         if self.since.elapsed() > PATIENCE {
             return Err(why);

@@ -35,7 +35,7 @@ use crate::history::{
 use client::Orders;
 use plan::{PlannedFault, StormPlan};
 use processes::Processes;
-pub use stage::{FAULTS, StormSetup};
+pub use stage::{FAULTS, HOT_FAULTS, StormSetup};
 
 /// Stages faults of the server, the network, or whatever else is not a client's process.
 #[async_trait]
@@ -97,6 +97,9 @@ pub struct Storm {
     pub tasks: u32,
     /// Locks, and as many semaphores.
     pub locks: u32,
+    /// Whether most operations ask for a lock alone, and hold it for a moment: so that it is passed on as
+    /// often as can be.
+    pub hot: bool,
     /// How long half of the operations hold without being renewed, and the other half wait.
     pub ttl: Duration,
     /// How long the one half waits without being renewed, and the other holds.
@@ -141,6 +144,7 @@ impl Storm {
             client: 0,
             tasks: self.tasks,
             locks: self.locks,
+            hot: self.hot,
             ttl: self.ttl,
             wait_ttl: self.wait_ttl,
             registers,
@@ -228,7 +232,8 @@ impl Storm {
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
         let lease = self.longest() + capabilities.granularity + capabilities.expiry_slack;
-        let promises = RecordedPromises::of(capabilities, patience, lease);
+        let mut promises = RecordedPromises::of(capabilities, patience, lease);
+        promises.idle = self.patience(look);
         let judgement = judge(&history, &promises);
         let mut drawing = None;
         if !judgement.acquitted() {

@@ -31,7 +31,7 @@ pub async fn robust_07_a_lock_moves_to_another_server(stage: TrialSetup) -> Tria
     let (group, context) = (divided(&stage)?, stage.context());
     let mut tokens = Tokens::new(Guarantee::All);
     let (ours, theirs) = (context.manager().await, context.manager().await);
-    // A lock for which nobody waits, and one with a line.
+    // A lock for which no claim waits, and one with a queue.
     for with_line in [false, true] {
         let guard = ours.mutex(LOCK).lock().await.expect("it is free");
         let token = tokens.next(&guard, "before the move");

@@ -88,11 +88,11 @@ pub(super) struct Client {
     context: CaseContext,
     /// `None` until it has connected.
     driver: Mutex<Option<Arc<dyn LockDriver>>>,
-    /// Somebody else, past all proxies.
+    /// Another client, past all proxies.
     others: Arc<dyn LockDriver>,
     /// Its claim.
     claim: Arc<Claim>,
-    /// Somebody else's claim to the same lock.
+    /// Another client's claim to the same lock.
     other: Arc<Claim>,
     /// The greatest token that was given before the operation.
     highest: Option<Token>,

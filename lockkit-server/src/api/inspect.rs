@@ -1,4 +1,4 @@
-//! Requests about locks as they are, about the backend, and by force.
+//! Requests that inspect locks and the backend, and those that break and resize.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -46,7 +46,13 @@ fn violated() -> Recorded {
     let (patience, lease) = (Duration::from_secs(5), Duration::from_secs(2));
     Recorded {
         history,
-        promises: RecordedPromises { faults: Vec::new(), fifo: true, patience, lease },
+        promises: RecordedPromises {
+            faults: Vec::new(),
+            fifo: true,
+            patience,
+            idle: patience,
+            lease,
+        },
     }
 }
 

@@ -74,6 +74,9 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
         for figure in ["one_task", "many_tasks", "hand_over", "dead_ttl", "dead_freed"] {
             assert!(measured[figure].as_f64().unwrap() > 0.0, "{measured}");
         }
+        for figure in ["rate", "p50", "p99"] {
+            assert!(measured["hot"][figure].as_f64().unwrap() > 0.0, "{measured}");
+        }
         let turns = measured["turns"].as_array().unwrap();
         let tokens: Vec<_> = turns.iter().map(|turn| turn["token"].as_u64().unwrap()).collect();
         assert!(tokens.len() == 20 && tokens.is_sorted(), "{tokens:?}");
