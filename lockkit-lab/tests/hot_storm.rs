@@ -11,7 +11,6 @@ use forgetful::Forgetful;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::Kind;
-use lockkit_lab::history::EventKind;
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::storm::{HOT_FAULTS, Storm, StormReport, StormSetup};
 
@@ -23,13 +22,6 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
     lockkit::connect_with(&url, settings).await
 }
 
-/// How many faults of this kind struck.
-fn strikes(report: &StormReport, wanted: Fault) -> usize {
-    let is_wanted =
-        |what: &EventKind| matches!(what, EventKind::FaultBegins { fault, .. } if *fault == wanted);
-    report.recorded.history.events.iter().filter(|event| is_wanted(&event.what)).count()
-}
-
 async fn is_acquitted(stage: StormSetup) -> StormReport {
     let report = storm().acquitted(stage, connect).await;
     let granted = report.count("granted");
@@ -39,7 +31,7 @@ async fn is_acquitted(stage: StormSetup) -> StormReport {
 
 async fn is_acquitted_on(kind: Kind) {
     let report = is_acquitted(StormSetup::server(kind, &HOT_FAULTS).await.unwrap()).await;
-    assert!(strikes(&report, Fault::ConnectionCut) >= 1, "no answer was lost");
+    assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,8 +113,8 @@ impl<D: Dialect> SqlServerInner<D> {
         &self,
         id: StatementId,
         args: &[Arg<'_>],
-    ) -> Result<StatementResult, BatchError> {
-        self.request(id, Arguments::List(args)).await
+    ) -> Result<StatementResult, Error> {
+        self.request(id, Arguments::List(args)).await.map_err(|failed| failed.error)
     }
 
     /// Asks, and asks again where the database could not do it, until the time limit is over.
