@@ -42,11 +42,11 @@ async fn bound(locks: &LockManager) -> Result<(), Error> {
 
 #[tokio::test(start_paused = true)]
 async fn the_code_of_the_guides_runs() {
-    let (locks, hand) = testing::locks();
+    let (locks, control) = testing::locks();
     run(&locks).await.unwrap();
     bound(&locks).await.unwrap();
     assert_eq!(try_run(&locks).await.unwrap(), Some(()));
-    let taken = hand.others().mutex("invoice/42").lock().await.unwrap();
+    let taken = control.others().mutex("invoice/42").lock().await.unwrap();
     assert_eq!(try_run(&locks).await.unwrap(), None);
     taken.release().await.unwrap();
 }

@@ -16,12 +16,12 @@ mod work {
 
     #[tokio::test(start_paused = true)]
     async fn the_count_stops_when_the_lock_is_lost() {
-        let (locks, hand) = testing::locks();
+        let (locks, control) = testing::locks();
         let mut counted = 0;
         let lose = async {
-            hand.held("counter").await;
+            control.held("counter").await;
             tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
-            hand.lose("counter", LossReason::Expired).await
+            control.lose("counter", LossReason::Expired).await
         };
         let (result, held) = tokio::join!(count(&locks, &mut counted), lose);
         assert!(held);
@@ -36,13 +36,13 @@ mod late {
 
     #[tokio::test(start_paused = true)]
     async fn a_late_store_is_refused() {
-        let (locks, hand) = testing::locks();
+        let (locks, control) = testing::locks();
         let guard = locks.mutex("consumer").lock().await.unwrap();
         let cursor = locks.register("cursor");
         cursor.store_with(&guard, "event 41").await.unwrap();
 
-        let other = hand.overtake("consumer").await.unwrap();
-        hand.others().register("cursor").store_with(&other, "event 42").await.unwrap();
+        let other = control.overtake("consumer").await.unwrap();
+        control.others().register("cursor").store_with(&other, "event 42").await.unwrap();
 
         assert!(guard.is_valid(), "the program has not noticed");
         let late = cursor.store_with(&guard, "event 41 again").await;
@@ -57,12 +57,12 @@ mod trouble {
 
     #[tokio::test(start_paused = true)]
     async fn a_backend_in_trouble() {
-        let (locks, hand) = testing::locks();
-        hand.refuse_next("nightly", Error::permanent("test", "the disk is full"));
+        let (locks, control) = testing::locks();
+        control.refuse_next("nightly", Error::permanent("test", "the disk is full"));
         assert!(locks.mutex("nightly").lock().await.is_err());
 
         let guard = locks.mutex("nightly").lock().await.unwrap(); // the one after it is not refused
-        hand.hold_up_renewals("nightly", Duration::from_secs(60));
+        control.hold_up_renewals("nightly", Duration::from_secs(60));
         assert!(matches!(guard.lost().await, LossReason::Unreachable(_)));
     }
 }

@@ -37,9 +37,10 @@ pub struct Acquire {
 ///     Acquire { claim: claim("invoice/42", Mode::Exclusive)?, patience: Patience::Try },
 ///     Acquire { claim: claim("invoice/43", Mode::Exclusive)?, patience: Patience::Try },
 /// ];
-/// let outcome = driver.submit(Batch { releases: &[], acquires: &acquires }).await?;
+/// let batch = Batch { releases: &[], acquires: &acquires };
+/// let outcome = driver.submit(batch).await.map_err(|failed| failed.error)?;
 /// for acquired in outcome.acquired {
-///     assert!(matches!(acquired?.result, Acquisition::Granted(_)));
+///     assert!(matches!(acquired.map(|it| it.result), Ok(Acquisition::Granted(_))));
 /// }
 /// # Ok(()) }
 /// ```

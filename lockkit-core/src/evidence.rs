@@ -138,10 +138,10 @@ impl From<Renewal> for Renewed {
 /// ```
 /// use std::time::Duration;
 /// use lockkit_core::clock::Moment;
-/// use lockkit_core::driver::{Evidence, Servers};
+/// use lockkit_core::driver::{Evidence, ServerHistory};
 /// use lockkit_core::{LossReason, Margin};
 ///
-/// let mut servers = Servers::default();
+/// let mut servers = ServerHistory::default();
 /// let second = |n: u64| Moment::from_nanos(n * 1_000_000_000);
 /// let (one, two) = (Evidence::new("one", 1), Evidence::new("two", 2));
 /// let judged = servers.hear([(None, &one)], second(1), second(2), Margin::default());

@@ -41,12 +41,12 @@ impl GivenLimit {
 ///
 /// ```
 /// use lockkit_core::Mode;
-/// use lockkit_core::queue::{Member, Queue, Verdict};
+/// use lockkit_core::queue::{QueueMember, Queue, RuleResult};
 ///
 /// /// What a driver reads of a claim.
 /// struct Read { mode: Mode, token: u64 }
 ///
-/// impl Member for Read {
+/// impl QueueMember for Read {
 ///     fn mode(&self) -> Mode { self.mode }
 ///     fn count_as(&mut self, mode: Mode) { self.mode = mode }
 /// }
@@ -54,9 +54,9 @@ impl GivenLimit {
 /// let read = |mode, token| Read { mode, token };
 /// let members = vec![read(Mode::Shared, 3), read(Mode::Shared, 5), read(Mode::Exclusive, 8)];
 /// let queue = Queue::new(members, None, 0);
-/// assert!(matches!(queue.verdict(1, 5), Verdict::Holds));
-/// match queue.verdict(2, 8) {
-///     Verdict::Waits(ahead) => assert_eq!(ahead.blocker.map(|claim| claim.token), Some(5)),
+/// assert!(matches!(queue.rule_for(1, 5), RuleResult::Holds));
+/// match queue.rule_for(2, 8) {
+///     RuleResult::Waits(ahead) => assert_eq!(ahead.blocker.map(|claim| claim.token), Some(5)),
 ///     _ => unreachable!("the writer waits for both readers"),
 /// }
 /// ```

@@ -46,15 +46,15 @@ fn an_acquisition_and_the_work_are_spans_with_documented_attributes() {
 
 #[test]
 fn a_loss_is_the_status_of_the_work_and_its_type_of_error() {
-    let (locks, hand) = lockkit::testing::locks();
+    let (locks, control) = lockkit::testing::locks();
     let spans = spans_of(async {
         let invoice = locks.mutex("invoice/42");
         let lost = invoice.run(async |_lock| {
-            hand.lose("invoice/42", lockkit::LossReason::Expired).await;
+            control.lose("invoice/42", lockkit::LossReason::Expired).await;
             std::future::pending::<Result<(), lockkit::Error>>().await
         });
         assert!(lost.await.is_err());
-        hand.refuse_next("invoice/42", lockkit::Error::permanent("test", "no"));
+        control.refuse_next("invoice/42", lockkit::Error::permanent("test", "no"));
         assert!(invoice.lock().await.is_err());
         Ok(())
     });
