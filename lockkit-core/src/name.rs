@@ -67,8 +67,8 @@ impl fmt::Debug for Name {
 /// # use lockkit_core::{LockManager, MemoryDriver, Settings};
 /// # use std::sync::Arc;
 /// let driver = Arc::new(MemoryDriver::new());
-/// let shop = LockManager::with(driver.clone(), Settings::default().prefix("shop"))?;
-/// let blog = LockManager::with(driver, Settings::default().prefix("blog"))?;
+/// let shop = LockManager::with(driver.clone(), Settings::default().namespace("shop"))?;
+/// let blog = LockManager::with(driver, Settings::default().namespace("blog"))?;
 /// let _ours = shop.mutex("nightly").lock().await?;
 /// assert!(blog.mutex("nightly").try_lock().await?.is_some());
 /// # Ok(()) }
@@ -83,7 +83,7 @@ impl Namespace {
     /// Checks `namespace`; an error says what is wrong with it. No I/O.
     pub fn new(namespace: impl AsRef<str>) -> Result<Self, Error> {
         let namespace = namespace.as_ref();
-        check_text(namespace, Self::MAX_BYTES, "a prefix")?;
+        check_text(namespace, Self::MAX_BYTES, "a namespace")?;
         Ok(Self(namespace.into()))
     }
 
@@ -221,11 +221,11 @@ fn check_text(text: &str, max: usize, what: &str) -> Result<(), Error> {
 }
 
 fn invalid(text: &str, reason: &str) -> Error {
-    let mut shown: String = text.chars().take(40).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
+    let mut excerpt: String = text.chars().take(40).collect();
+    if excerpt.len() < text.len() {
+        excerpt.push('…');
     }
-    Error::InvalidName { name: shown, reason: reason.to_owned() }
+    Error::InvalidName { name: excerpt, reason: reason.to_owned() }
 }
 
 #[cfg(test)]

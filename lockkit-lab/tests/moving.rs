@@ -69,17 +69,18 @@ impl House {
 
 async fn house(folder: &Path) -> House {
     let redis = Shared::server(Kind::Redis).await.unwrap();
-    let prefix = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
+    let namespace = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
     House {
         url: format!("{}?timeout=30s", redis.url()),
         file: format!("sqlite:{}", folder.join("locks.db").display()),
-        settings: Settings::default().ttl(TTL).wait_ttl(TTL * 3).prefix(prefix),
+        settings: Settings::default().ttl(TTL).wait_ttl(TTL * 3).namespace(namespace),
         orders: Orders {
             seed: 2026,
             lasts: Duration::ZERO,
             client: 0,
             tasks: 2,
             locks: 2,
+            hot: false,
             ttl: TTL,
             wait_ttl: TTL * 3,
             registers: GuardedRegisters::default().serve().unwrap(),
@@ -102,7 +103,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     // The last program that used the old one alone is through: the new one takes over.
     assert_eq!(all_left.recv().await, None);
     let (old, new) = (house.manager(house.redis().await), house.manager(house.sqlite().await));
-    let base = new.take_over_tokens(&old).await.unwrap();
+    let base = new.admin().take_over_tokens(&old.admin()).await.unwrap();
     assert!(base > 1 << 50);
     moved.send(true).unwrap();
     while let Some(done) = fleet.join_next().await {

@@ -32,14 +32,14 @@ impl Program {
         let hosts = server.addr().to_string();
         let options = ZkOptions::new(&hosts).tick(Duration::from_millis(500));
         let driver = Arc::new(ZkDriver::connect_with(options).await.unwrap());
-        let prefix = format!("fence-{}", &ClaimId::random().to_hex()[..8]);
-        let settings = Settings::default().prefix(&*prefix);
+        let namespace = format!("fence-{}", &ClaimId::random().to_hex()[..8]);
+        let settings = Settings::default().namespace(&*namespace);
         let locks = LockManager::with(driver.clone(), settings).unwrap();
         let client = Client::connect(&hosts).await.unwrap();
-        let balance = format!("/balance-{prefix}");
+        let balance = format!("/balance-{namespace}");
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create(&balance, b"0", &options).await.unwrap();
-        let namespace = Namespace::new(prefix).unwrap();
+        let namespace = Namespace::new(namespace).unwrap();
         let key = Key::new(namespace, Space::Lock, Name::new("a").unwrap());
         Self { _server: server, driver, locks, client, key, balance }
     }
@@ -75,12 +75,7 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let stale = program.fenced(&guard, "stale").await.unwrap();
 
     // A client breaks the lock, another gets it and writes; the first one knows nothing of that.
-    let record = BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 0,
-        reason: None,
-        forced: true,
-    };
+    let record = BreakRecord::from_parts(ClientIdentity::of_this_process(), 0, None, true);
     let broken = program.driver.break_claim(&program.key, token, BreakMode::Forced, &record);
     assert!(broken.await.unwrap());
     let next = program.locks.mutex("a").lock().await.unwrap();

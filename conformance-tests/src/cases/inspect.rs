@@ -11,8 +11,7 @@ use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) {
-    let identity =
-        ClientIdentity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
+    let identity = ClientIdentity::new("häst", 4711, "a program");
     let driver = context.driver().await;
     let manager = context.manager_with(driver, |s| s.identity(identity.clone()));
     let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");
@@ -134,7 +133,7 @@ pub async fn inspect_03_many_locks_are_listed_in_pages(context: CaseContext) {
     let none = listing::whole(&drivers[0], context.namespace(), none, "", 100).await;
     assert!(none.expect("it can be listed").is_empty(), "these are no semaphores");
     let manager = context.manager().await;
-    let counted = manager.list("n").try_fold(0, async |n, _| Ok(n + 1)).await;
+    let counted = manager.admin().list("n").try_fold(0, async |n, _| Ok(n + 1)).await;
     assert_eq!(counted.expect("it can be listed"), locks);
 }
 
@@ -168,8 +167,10 @@ pub async fn inspect_04_a_graceful_break_waits_for_the_holder(context: CaseConte
     let manager = context.manager_with(context.driver().await, |s| s.ttl(context.lively() * 20));
     let guard = manager.mutex("b").lock().await.expect("it is free");
     let (mutex, token) = (context.manager().await, guard.token().expect("it holds"));
-    let broken =
-        mutex.break_lock(Space::Lock, "b", token, BreakMode::Graceful, Some("please")).await;
+    let broken = mutex
+        .admin()
+        .break_lock(Space::Lock, "b", token, BreakMode::Graceful, Some("please"))
+        .await;
     assert!(broken.expect("it works"));
     let other = mutex.mutex("b").try_lock().await.expect("it works");
     assert!(other.is_none(), "exclusion holds after a graceful break");
@@ -297,16 +298,16 @@ pub async fn inspect_08_pages_of_any_length_show_both_spaces_once(context: CaseC
     }
 }
 
-pub async fn inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once(context: CaseContext) {
+pub async fn inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once(context: CaseContext) {
     let driver = context.driver().await;
     // Characters that backends use between the parts of a key, or to encode them; and beginnings of
     // each other.
     let ends = ["", ":", "/b", "/b%2Fc", "*", "é", "{x}", "_", "_never"];
     let own = context.namespace().as_str();
-    let prefixes = ends.map(|end| format!("{own}{end}"));
-    let (never, used) = prefixes.split_last().expect("there are some");
-    let under = |prefix: &String| -> LockManager {
-        context.manager_with(driver.clone(), |settings| settings.prefix(prefix))
+    let namespaces = ends.map(|end| format!("{own}{end}"));
+    let (never, used) = namespaces.split_last().expect("there are some");
+    let under = |namespace: &String| -> LockManager {
+        context.manager_with(driver.clone(), |settings| settings.namespace(namespace))
     };
     let managers: Vec<_> = used.iter().map(under).collect();
     under(never).inspect(Space::Lock, "a").await.expect("it works");
@@ -328,9 +329,9 @@ pub async fn inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once(contex
     }
     for limit in [1, 2, used.len(), 1_000] {
         let all = listing::namespaces(&driver, limit).await.expect("they can be listed");
-        let shown = |prefix: &str| all.iter().filter(|it| it.as_str() == prefix).count();
-        for prefix in used {
-            assert_eq!(shown(prefix), 1, "{prefix:?}, in pages of {limit}: {all:?}");
+        let shown = |namespace: &str| all.iter().filter(|it| it.as_str() == namespace).count();
+        for namespace in used {
+            assert_eq!(shown(namespace), 1, "{namespace:?}, in pages of {limit}: {all:?}");
         }
         assert_eq!(shown(never), 0, "nothing was ever there: {all:?}");
         let mut once: Vec<&Namespace> = all.iter().collect();

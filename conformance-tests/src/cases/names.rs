@@ -69,8 +69,8 @@ pub async fn names_07_a_name_that_begins_another_does_not_meet_it(context: CaseC
     all_different(&context, &names.map(str::to_owned)).await;
     // Neither do two namespaces of which one begins the other.
     let driver = context.driver().await;
-    let prefix = context.namespace().as_str();
-    let near = context.manager_with(driver, |s| s.prefix(format!("{prefix}a")));
+    let namespace = context.namespace().as_str();
+    let near = context.manager_with(driver, |s| s.namespace(format!("{namespace}a")));
     let guard = near.mutex("a").try_lock().await.expect("it works");
     guard.expect("another namespace is another lock").release().await.expect("it was held");
 }
@@ -111,7 +111,8 @@ pub async fn names_08_a_listing_finds_prefixes_literally(context: CaseContext) {
 }
 
 async fn listed(manager: &LockManager, prefix: &str) -> BTreeSet<String> {
-    let states: Vec<_> = manager.list(prefix).try_collect().await.expect("it can be listed");
+    let states: Vec<_> =
+        manager.admin().list(prefix).try_collect().await.expect("it can be listed");
     let count = states.len();
     let names: BTreeSet<_> = states.iter().map(|s| s.name().as_str().to_owned()).collect();
     assert_eq!(names.len(), count, "each is shown once");

@@ -106,13 +106,13 @@ pub(super) fn token_of_both(base: u64, old: Token, new: Token) -> Result<Token, 
         Some(token) if token > old => Ok(token),
         _ => Err(Error::Config(format!(
             "the new backend's tokens begin at {base}, and do not lie above the old one's, which \
-             are at {old}: let it take them over again, or lock under another prefix"
+             are at {old}: let it take them over again, or lock in another namespace"
         ))),
     }
 }
 
 pub(super) fn lost(why: ClaimEnd) -> Error {
-    Error::Lost { reason: why.into() }
+    Error::lost(why.into())
 }
 
 /// The tag of a claim that came through a mirror.

@@ -4,7 +4,7 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::Namespace;
 use lockkit_core::driver::Version;
-use lockkit_core::state::{Listed, RegisterState};
+use lockkit_core::state::{ListPage, RegisterState};
 use lockkit_http::wire;
 
 use crate::body::Body;
@@ -84,18 +84,18 @@ pub(crate) async fn list(
         let seen = |it: &RegisterState| caller.may_see(&request.namespace, &it.name);
         items.extend(page.items.into_iter().filter(seen));
         if items.len() > request.limit || !page.more || request.after.is_none() {
-            return Ok(Answer::ok(wire::RegisterPage::of(Listed::first(request.limit, items))));
+            return Ok(Answer::ok(wire::RegisterPage::of(ListPage::first(request.limit, items))));
         }
     }
 }
 
 /// The namespaces in which the caller may read something; it learns of no other. So pages of the backend are
 /// read on until one of its own is full.
-pub(crate) async fn prefixes(
+pub(crate) async fn namespaces(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::ListPrefixes>,
-) -> Result<wire::Prefixes> {
+    Body(request): Body<wire::ListNamespaces>,
+) -> Result<wire::Namespaces> {
     let (after, limit) = request.for_driver()?;
     let mut seen = after;
     let mut items: Vec<Namespace> = Vec::new();
@@ -104,7 +104,7 @@ pub(crate) async fn prefixes(
         seen = page.items.last().cloned();
         items.extend(page.items.into_iter().filter(|at| caller.may_read_in(at)));
         if items.len() > limit || !page.more || seen.is_none() {
-            return Ok(Answer::ok(wire::Prefixes::of(Listed::first(limit, items))));
+            return Ok(Answer::ok(wire::Namespaces::of(ListPage::first(limit, items))));
         }
     }
 }

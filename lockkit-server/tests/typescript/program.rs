@@ -86,7 +86,7 @@ impl Program {
     /// Another client, once it has connected: leases of the suite are not to pay for that.
     pub(crate) async fn client(program: &Arc<Self>, servers: String) -> Result<Client, Error> {
         let client = Client { program: Arc::clone(program), servers };
-        let first = json!({"prefix": "", "name": "first", "space": "lock"});
+        let first = json!({"namespace": "", "name": "first", "space": "lock"});
         let _: Value = client.ask("/v1/inspect", &first).await?;
         Ok(client)
     }
@@ -99,6 +99,15 @@ impl Program {
 impl Client {
     /// The answer to a request, which ends when this is dropped.
     pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        self.submit(path, body).await.map_err(|failed| failed.error)
+    }
+
+    /// The same; an error says how many requests may have been carried out.
+    pub(crate) async fn submit<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
