@@ -2,7 +2,7 @@
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
-use lockkit::testing::{self, Hand};
+use lockkit::testing::{self, TestControl};
 use sqlx::SqlitePool;
 use tempfile::TempDir;
 use tower::ServiceExt;
@@ -11,19 +11,19 @@ use super::{TABLE, app};
 
 struct Stage {
     app: axum::Router,
-    hand: Hand,
+    control: TestControl,
     db: SqlitePool,
     _folder: TempDir,
 }
 
 impl Stage {
     async fn open() -> Self {
-        let (locks, hand) = testing::locks();
+        let (locks, control) = testing::locks();
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display());
         let db = SqlitePool::connect(&url).await.unwrap();
         sqlx::query(TABLE).execute(&db).await.unwrap();
-        Self { app: app(locks, db.clone()), hand, db, _folder: folder }
+        Self { app: app(locks, db.clone()), control, db, _folder: folder }
     }
 
     async fn pay(&self, key: &str, payment: &str) -> (StatusCode, String) {
@@ -71,7 +71,7 @@ async fn a_payment_whose_answer_was_lost_is_not_made_again() {
 #[tokio::test]
 async fn a_request_waits_while_another_client_has_the_key() {
     let stage = Stage::open().await;
-    let other = stage.hand.others().mutex("payment/k1").lock().await.unwrap();
+    let other = stage.control.others().mutex("payment/k1").lock().await.unwrap();
     let mut asked = std::pin::pin!(stage.pay("k1", "100 ada"));
     let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut asked).await;
     assert!(early.is_err() && stage.payments().await == 0);
