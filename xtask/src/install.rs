@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::wheels;
+use crate::{recipes, wheels};
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -16,6 +16,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     ensure()?;
     for missing in wheels::ensure() {
         eprintln!("tests are skipped: {}", missing.why);
+    }
+    if let Err(why) = recipes::ensure() {
+        eprintln!("tests are skipped: there are no packages for the recipes: {why}");
     }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)

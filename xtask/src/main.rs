@@ -13,6 +13,7 @@ mod package;
 mod places;
 mod portable;
 mod python;
+mod recipes;
 mod requirements;
 mod run;
 mod sources;

@@ -63,3 +63,67 @@ fn succeed(command: &mut Command) -> Result<(), String> {
         false => Err(format!("{command:?}: {status}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::members;
+
+    /// A member that is published, and which others it needs: in a dry run, a dependency without a
+    /// version does not count.
+    fn published() -> Vec<(String, Vec<String>)> {
+        let manifest = |member: &str| {
+            fs::read_to_string(places::root().join(member).join("Cargo.toml")).unwrap()
+        };
+        let name = |text: &str| text.split('"').nth(1).unwrap().to_owned();
+        let texts: Vec<_> = members().unwrap().iter().map(|member| manifest(member)).collect();
+        let texts = texts.iter().filter(|text| !text.contains("publish = false"));
+        texts
+            .map(|text| {
+                let own = text.lines().find(|line| line.starts_with("name = ")).unwrap();
+                let dependencies = text.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+                let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+                let names = dependencies.lines().filter_map(|line| line.split([' ', '.']).next());
+                let ours = names.filter(|name| name.starts_with("lockkit"));
+                (name(own), ours.map(str::to_owned).collect())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_page_of_releases_lists_every_crate_after_those_that_it_needs() {
+        let page = fs::read_to_string(places::root().join("docs/design/releasing.md")).unwrap();
+        let (_, list) = page.split_once("## The order of the crates").unwrap();
+        let list = list.split("\n## ").next().unwrap();
+        let entries =
+            list.lines().filter(|line| line.starts_with(|first: char| first.is_numeric()));
+        let order: Vec<_> = entries.map(|line| line.split('`').nth(1).unwrap()).collect();
+        let published = published();
+        assert_eq!(order.len(), published.len(), "{order:?}\n{published:?}");
+        for (name, needs) in &published {
+            let at = |name: &str| order.iter().position(|one| *one == name);
+            let own = at(name).unwrap_or_else(|| panic!("{name} is not in the list"));
+            for need in needs {
+                assert!(at(need) < Some(own), "{name} comes before {need}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_packages_have_one_version() {
+        let read = |file: &str| fs::read_to_string(places::root().join(file)).unwrap();
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(
+            read("clients/python/pyproject.toml").contains(&format!("\nversion = \"{version}\"\n"))
+        );
+        let node = format!("\n  \"version\": \"{version}\",\n");
+        assert!(read("clients/typescript/package.json").contains(&node));
+        let manifest = read("Cargo.toml");
+        let ours =
+            manifest.lines().filter(|line| line.starts_with("lockkit") && line.contains("version"));
+        let ours: Vec<_> = ours.collect();
+        assert!(ours.len() > 8);
+        let wrong = ours.iter().find(|line| !line.contains(&format!("version = \"{version}\"")));
+        assert_eq!(wrong, None);
+    }
+}

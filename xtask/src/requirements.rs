@@ -77,6 +77,15 @@ const ALL: &[Requirement] = &[
     },
     // Pages of the book ask the lock service with it.
     Requirement { place: Program("curl"), package: "curl" },
+    // Recipes of the book are run with these.
+    Requirement { place: Program("psql"), package: "postgresql-client" },
+    Requirement { place: Program("restic"), package: "restic" },
+    Requirement { place: Program("systemd-analyze"), package: "systemd" },
+    // The package for Debian is made and checked with these, the formula for Homebrew is read.
+    Requirement { place: Program("dpkg-deb"), package: "dpkg" },
+    Requirement { place: Program("lintian"), package: "lintian" },
+    Requirement { place: Program("strip"), package: "binutils" },
+    Requirement { place: Program("ruby"), package: "ruby" },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },
     Requirement { place: Program("ipcrm"), package: "util-linux" },

@@ -112,6 +112,7 @@ fn every_command_line_in_the_documentation_is_one() {
     let mut pages = vec![root().join("README.md"), root().join("lockkit-cli/README.md")];
     files(&root().join("docs"), &mut pages);
     files(&root().join("examples/systemd"), &mut pages);
+    files(&root().join("examples/recipes"), &mut pages);
     files(&root().join("examples/kubernetes"), &mut pages);
     let mut seen = 0;
     let mut wrong = Vec::new();
@@ -120,9 +121,10 @@ fn every_command_line_in_the_documentation_is_one() {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
         let of_lists = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
         let of_lists = of_lists.filter_map(|list| serde_json::from_str::<Vec<String>>(list).ok());
+        let of_lists = of_lists.filter(|list| list.first().is_some_and(|word| word == "lockkit"));
         let commands = match end {
             "md" => blocks(&text),
-            "service" => text.clone(),
+            "service" | "sh" => text.clone(),
             _ => String::new(),
         };
         for line in lines(&commands).into_iter().chain(of_lists) {

@@ -76,8 +76,8 @@ impl Transaction<'_> {
         let line = &queue.queue;
         if line.known_to().is_some() && queue.places.is_empty() {
             let (namespace, space, name) = columns(key);
-            let text = "SELECT sequence FROM lockkit_claims
-                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY sequence";
+            let text = "SELECT place FROM lockkit_claims
+                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY place";
             let values = params![namespace, space, name, self.now];
             queue.places = self.all(text, values, |row| row.get(0).map(unsigned))?;
         }
@@ -154,7 +154,7 @@ impl Transaction<'_> {
         let mut last_row = entries.last().map_or(0, |entry| entry.sequence);
         if known_to.is_some() {
             self.partly.push(key.clone());
-            let text = "SELECT max(sequence) FROM lockkit_claims
+            let text = "SELECT max(place) FROM lockkit_claims
                 WHERE namespace = ?1 AND space = ?2 AND name = ?3";
             last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
         }
@@ -293,7 +293,7 @@ impl Transaction<'_> {
     fn delete(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "DELETE FROM lockkit_claims
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
         self.run(text, params![namespace, space, name, sequence as i64])
     }
 
@@ -301,7 +301,7 @@ impl Transaction<'_> {
     fn remember(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "UPDATE lockkit_claims SET expires = 0, held = coalesce(held, ?5)
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
         self.run(text, params![namespace, space, name, sequence as i64, self.now])
     }
 

@@ -124,3 +124,34 @@ fn a_link_out_of_the_book_leads_to_the_repository() {
     assert_eq!(made, expected);
     assert_eq!(replaced(text, |_| None), text);
 }
+
+/// The four paragraphs with which the page of a backend begins.
+fn in_short(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let (_, rest) = text.split_once("\n## In short\n").unwrap_or_else(|| panic!("{page}"));
+    let paragraphs = rest.split("\n## ").next().unwrap().split("\n\n");
+    paragraphs.map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+}
+
+/// Runs of five words.
+fn runs(text: &str) -> BTreeSet<Vec<&str>> {
+    let words: Vec<_> = text.split_whitespace().collect();
+    words.windows(5).map(<[&str]>::to_vec).collect()
+}
+
+#[test]
+fn the_page_of_each_backend_begins_with_what_is_its_own() {
+    const PAGES: [&str; 6] =
+        ["redis.md", "sql.md", "etcd.md", "zookeeper.md", "quorum.md", "stores.md"];
+    let pages = PAGES.map(in_short);
+    for (page, paragraphs) in PAGES.iter().zip(&pages) {
+        let heads = paragraphs.iter().filter_map(|one| one.split("**").nth(1));
+        assert!(heads.eq(["Take it", "Needs", "Costs", "Breaks"]), "{page}: {paragraphs:?}");
+        for other in PAGES.iter().zip(&pages).filter(|(other, _)| other != &page) {
+            for (own, theirs) in paragraphs.iter().zip(other.1) {
+                let shared: Vec<_> = runs(own).intersection(&runs(theirs)).cloned().collect();
+                assert!(shared.is_empty(), "{page} and {}: {shared:?}", other.0);
+            }
+        }
+    }
+}
