@@ -16,7 +16,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -324,6 +324,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
     async fn health(&self) -> Result<Health, Error> {
         self.around(DriverMethod::Health, self.inner.health()).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.examine().await
     }
 
     async fn close(&self) {
