@@ -115,7 +115,7 @@ async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<A
         let message = "A conflicting operation is under way.";
         refused(StatusCode::CONFLICT, "ConditionalRequestConflict", message)
     } else {
-        state.carry_out(&request, &head.headers, body)
+        state.apply(&request, &head.headers, body)
     };
     let status = answer.status().as_u16();
     locked(&state.log).push(format!("{} {} {status}", request.action, request.key));
@@ -130,7 +130,7 @@ async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<A
 }
 
 impl S3State {
-    fn carry_out(&self, request: &S3Request, headers: &HeaderMap, body: Bytes) -> Answer {
+    fn apply(&self, request: &S3Request, headers: &HeaderMap, body: Bytes) -> Answer {
         let mut buckets = locked(&self.buckets);
         let bucket = match &*request.bucket {
             name @ ("locks" | "versioned" | "lenient" | "inverted") => {

@@ -78,8 +78,9 @@ impl S3Store {
         Self::of(parse(url)?)
     }
 
-    /// The same with settings of the client crate: credentials from elsewhere, encryption. Some are overruled:
-    /// locks need conditional writes, and requests that are sent once.
+    /// The same with settings of the client crate: credentials from elsewhere, encryption. Bucket, region and
+    /// endpoint are those of the URL and the environment; and locks need conditional writes and requests that
+    /// are sent once, whatever else is set.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), lockkit_core::Error> {

@@ -52,15 +52,12 @@ impl S3Request {
         let authorization = head.headers.get("authorization").and_then(|it| it.to_str().ok());
         let credential = authorization.and_then(|it| it.split_once("Credential="));
         let client = credential.and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
-        let query = head.uri.query().unwrap_or_default().split('&').filter_map(|option| {
-            let (name, value) = option.split_once('=')?;
-            Some((name.to_owned(), value.replace("%2F", "/")))
-        });
+        let query = head.uri.query().unwrap_or_default();
         let request = Self {
             action,
             bucket: bucket.to_owned(),
             key: key.to_owned(),
-            query: query.collect(),
+            query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
             client: client.to_owned(),
         };
         let (status, code, message) = match client {

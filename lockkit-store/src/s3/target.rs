@@ -1,7 +1,5 @@
 //! The grammar of the URLs of S3 buckets, and the client that one describes.
 
-use std::time::Duration;
-
 use lockkit_core::driver::split_query;
 use lockkit_core::{Error, Result};
 use object_store::RetryConfig;
@@ -110,8 +108,7 @@ impl Target {
         if let Some(endpoint) = endpoint {
             builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
         }
-        let never =
-            RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
+        let never = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         // Whatever the environment says: locks rest on these.
         let builder = builder
             .with_region(region)
