@@ -43,6 +43,7 @@ mod document;
 mod driver;
 mod listing;
 mod observer;
+mod open;
 mod options;
 mod probe;
 mod queues;
