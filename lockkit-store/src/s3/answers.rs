@@ -156,7 +156,7 @@ fn status(text: &str) -> Option<u16> {
     rest.get(..3)?.parse().ok()
 }
 
-/// What stands in an element of the answer's body; nothing where there is no such element.
+/// The text inside an element of the answer's body; empty where there is no such element.
 fn element<'a>(text: &'a str, name: &str) -> &'a str {
     let inner = text.split_once(&format!("<{name}>")).map(|(_, rest)| rest);
     inner.and_then(|rest| rest.split_once("</")).map_or("", |(inner, _)| inner)
