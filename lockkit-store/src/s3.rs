@@ -252,15 +252,14 @@ impl Store for S3Store {
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         let read = self.read(META, None).await;
         let (_, keeps_versions) = read.map_err(|error| error.into_error(BACKEND))?;
-        let finding = keeps_versions.then(|| Finding {
-            severity: Severity::Warning,
-            what: format!(
+        let finding = keeps_versions.then(|| {
+            let what = format!(
                 "the bucket {} keeps old versions of objects, and each change of a lock makes one",
                 self.target.bucket
-            ),
-            advice:
-                "add a lifecycle rule for this prefix that expires noncurrent versions after a day"
-                    .to_owned(),
+            );
+            let advice =
+                "add a lifecycle rule for this prefix that expires noncurrent versions after a day";
+            Finding::new(Severity::Warning, what, advice)
         });
         Ok(finding.into_iter().collect())
     }
