@@ -17,7 +17,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
+    Finding, Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -325,6 +325,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
     async fn health(&self) -> Result<Health, Error> {
         self.around(DriverMethod::Health, self.inner.health()).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.examine().await
     }
 
     async fn close(&self) {

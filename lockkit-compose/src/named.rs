@@ -10,7 +10,7 @@ use lockkit_core::driver::{
     SetLimit,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 /// What an error says, without the kind of backend, which the name has.
@@ -144,6 +144,10 @@ impl LockDriver for Named {
 
     async fn health(&self) -> Result<Health, Error> {
         self.of(self.driver.health().await)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.of(self.driver.examine().await)
     }
 
     async fn close(&self) {

@@ -35,7 +35,7 @@ use async_trait::async_trait;
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, SteadyClock};
 use crate::promises::Promises;
-use crate::state::{Health, ListPage, ListRequest, LockState, Page};
+use crate::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
@@ -394,6 +394,12 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// Asks the backend for a sign of life, and says what an operator should know.
     async fn health(&self) -> Result<Health, Error>;
+
+    /// Tries on the backend what its settings do not show, for an operator's check: up to a minute and some
+    /// hundred requests. Called by [`LockManager::probe`](crate::LockManager::probe) only. By default nothing.
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
 
     /// Lets go of connections. Called once, after the manager released everything. Claims are not
     /// the driver's to release here. The program may end its runtime right after: so this waits, for

@@ -54,7 +54,8 @@ impl LockManager {
     ///
     /// `other` is another connection to the same backend: a lock that is handed over within one
     /// client needs no message. Several trials at a time wait for each other, for 5 s at most. About
-    /// twenty round trips. Nothing stays but what any name leaves.
+    /// twenty round trips; on a store with compare-and-swap, which is tried itself first, some hundred.
+    /// Nothing stays but what any name leaves.
     ///
     /// # Cancel safety
     /// Dropping it releases what it took, in the background.
@@ -76,6 +77,10 @@ impl LockManager {
             renewer::ensure(&core.registry);
         }
         let mut trial = Trial { sides, findings: Vec::new() };
+        match sides[0].driver().examine().await {
+            Ok(findings) => trial.findings.extend(findings),
+            Err(error) => trial.unexamined(&error),
+        }
         // What failed has been written down, and ends the trial.
         let _ = trial.run().await;
         Ok(trial.findings)
@@ -133,6 +138,15 @@ impl<'a> Trial<'a> {
     fn refused(&mut self, what: &str, error: &Error, advice: &str) -> Over {
         self.says(Severity::Problem, format!("{what}: {error}"), advice);
         Over
+    }
+
+    /// Writes down that what the driver tries of its own accord failed.
+    fn unexamined(&mut self, error: &Error) {
+        let (severity, advice) = match error.is_retryable() {
+            true => (Severity::Note, "ask again once it answers"),
+            false => (Severity::Problem, "take no locks there before that is mended"),
+        };
+        self.says(severity, error.to_string(), advice);
     }
 
     fn placed(&self, side: usize) -> Result<Placed<'a>, Error> {

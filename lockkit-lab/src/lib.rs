@@ -55,6 +55,7 @@ mod port;
 mod program;
 pub mod proxy;
 pub mod raw;
+pub mod s3;
 mod server;
 mod server_dir;
 mod servers;

@@ -16,6 +16,7 @@ use crate::context::StoreContext;
 use crate::document::{FORMAT, META, MetaDocument, decode, encode, session_key};
 use crate::driver::{DriverInner, StoreDriver};
 use crate::options::StoreOptions;
+use crate::probe::probe;
 use crate::queues::Operation;
 use crate::session::forbidden;
 use crate::store::{ChangeReporter, PutOutcome, Store};
@@ -29,14 +30,16 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 const LAYOUT_ATTEMPTS: u32 = 5;
 
 impl StoreDriver {
-    /// Opens a store: checks its configuration, and writes the layout when it is first used.
+    /// Opens a store: checks its configuration and, when it is first used, [probes](crate::probe) it for up to
+    /// a minute and writes the layout.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the store without the layout or with it.
+    /// Dropping it leaves the store without the layout or with it, and perhaps some keys under `p/`, which a
+    /// probe removes after a day.
     pub async fn connect(store: Arc<dyn Store>, options: StoreOptions) -> Result<Self> {
         let findings = store.examine().await?;
         let mut context = StoreContext::new(store, &options);
-        context.shards = layout(&context).await?;
+        context.shards = layout(&context, options.skips_probe).await?;
         let context = Arc::new(context);
         let own = Arc::new(OwnClaims::default());
         let inner = Arc::new(DriverInner {
@@ -60,8 +63,9 @@ impl StoreDriver {
     }
 }
 
-/// The number of shards that is written in the layout, after writing it if it is missing.
-async fn layout(context: &StoreContext) -> Result<u32> {
+/// The number of shards that is written in the layout, after writing it if it is missing: last, since several
+/// processes may probe a new store at once.
+async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
     let mut failure = context.unavailable("the layout could not be written");
     for _ in 0..LAYOUT_ATTEMPTS {
         if let Some(found) = context.read(META).await? {
@@ -74,6 +78,10 @@ async fn layout(context: &StoreContext) -> Result<u32> {
                 meta.format
             );
             return Err(Error::permanent(context.backend(), message));
+        }
+        if !is_probed {
+            probe(context.store.clone()).await?;
+            is_probed = true;
         }
         let meta = MetaDocument { format: FORMAT, shards: context.facts.shards, id: context.id() };
         match context.store.put_if(META, &encode(&meta), None).await {

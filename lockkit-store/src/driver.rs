@@ -28,7 +28,7 @@ use crate::document::shard_of;
 use crate::queues::{Operation, ShardAnswer};
 use crate::session::{BeatError, Session};
 use crate::shard::{PendingOperation, ShardReply, ShardRequest, ShardWorker};
-use crate::waiters::{Waiters, lease_start};
+use crate::waiters::{Waiters, Waiting, lease_start};
 
 /// Locks and registers in a [`Store`](crate::Store). Cheap to clone; clones share their sessions.
 #[derive(Clone)]
@@ -169,20 +169,12 @@ impl LockDriver for StoreDriver {
         self.inner.health().await
     }
 
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        crate::probe(self.inner.context.store.clone()).await.map(|()| Vec::new())
+    }
+
     async fn close(&self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.inner.close()).await;
-    }
-}
-
-/// A claim is waited for, as long as this lives.
-struct Waiting<'a> {
-    waiters: &'a Waiters,
-    claim: &'a Claim,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.waiters.remove(self.claim);
     }
 }
 

@@ -29,7 +29,8 @@
 //! 3. `session.rs`, `sights.rs`, `observer.rs`: how a session is kept alive by its owner and ended by others.
 //! 4. `queues.rs`, `shard.rs`: operations on a shard; the rule of who holds is core's.
 //! 5. `claims.rs`, `waiters.rs`: the claims of this driver, and those that wait.
-//! 6. `connect.rs`, `driver.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//! 6. `probe.rs`: what is tried on a store before it is used.
+//! 7. `connect.rs`, `driver.rs`, `listing.rs`, `registers.rs`: the driver's traits.
 //!
 //! `rules.rs` names the ten rules on which exclusion rests; in tests, each can be taken away.
 
@@ -42,10 +43,14 @@ mod document;
 mod driver;
 mod listing;
 mod observer;
+mod open;
 mod options;
+mod probe;
 mod queues;
 mod registers;
 mod rules;
+#[cfg(feature = "s3")]
+mod s3;
 #[cfg(test)]
 mod search;
 mod session;
@@ -58,7 +63,10 @@ mod waiters;
 
 pub use driver::StoreDriver;
 pub use options::StoreOptions;
+pub use probe::probe;
 pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
     StoreFacts,
 };
+#[cfg(feature = "s3")]
+pub use {object_store, s3::S3Store};

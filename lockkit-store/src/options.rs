@@ -3,9 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::Result;
 use lockkit_core::clock::Clock;
+use lockkit_core::driver::UrlOption;
 
 use crate::rules::Rules;
+
+/// A shorter pause between polls would keep a store busy with nothing else.
+const SHORTEST_PACE: Duration = Duration::from_millis(10);
 
 /// How a [`StoreDriver`](crate::StoreDriver) works.
 ///
@@ -22,10 +27,24 @@ pub struct StoreOptions {
     pub(crate) min_ttl: Option<Duration>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) seed: Option<u64>,
+    pub(crate) skips_probe: bool,
     pub(crate) rules: Rules,
 }
 
 impl StoreOptions {
+    /// The options of a URL that all stores have.
+    pub(crate) const NAMES: &str = "pace, min_ttl";
+
+    /// Takes an option of a URL, if it is one that all stores have. Says whether it is.
+    pub(crate) fn take(&mut self, option: &UrlOption<'_>) -> Result<bool> {
+        match option.name {
+            "pace" => self.pace = Some(option.duration()?.max(SHORTEST_PACE)),
+            "min_ttl" => self.min_ttl = Some(option.duration()?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Another pause between two polls of a queue than the store's.
     #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {
@@ -44,6 +63,15 @@ impl StoreOptions {
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// Uses an empty store without probing it first. Never outside of tests: a store that does not compare and
+    /// swap then lets two hold one lock.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn skip_probe(mut self) -> Self {
+        self.skips_probe = true;
         self
     }
 

@@ -75,6 +75,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// Another connection to the same store, as another process would have: to another server of a cluster,
+    /// where it has several. For the [probe](crate::probe), which then sees more. By default there is none.
+    async fn another(&self) -> Result<Option<Arc<dyn Store>>, StoreError> {
+        Ok(None)
+    }
+
     /// Checks the configuration of the store: an error refuses to connect, and says what to do; findings
     /// are shown by `doctor`.
     async fn examine(&self) -> Result<Vec<Finding>, Error>;

@@ -35,6 +35,18 @@ struct Waiter {
     outcome: watch::Sender<Option<Result<Grant, Error>>>,
 }
 
+/// A claim is waited for, as long as this lives.
+pub(crate) struct Waiting<'a> {
+    pub(crate) waiters: &'a Waiters,
+    pub(crate) claim: &'a Claim,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waiters.remove(self.claim);
+    }
+}
+
 impl Waiters {
     pub(crate) fn new(own: Arc<OwnClaims>, shards: u32) -> Self {
         Self {

@@ -28,6 +28,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("zks", Some("zookeeper-tls"), cfg!(feature = "zookeeper-tls")),
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
+    ("s3", Some("s3"), cfg!(feature = "s3")),
     ("http", Some("http"), cfg!(feature = "http")),
     ("https", Some("http"), cfg!(feature = "http")),
     ("http+unix", Some("http"), cfg!(feature = "http")),
@@ -171,6 +172,8 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "zk" | "zks" => lockkit_zk::ZkDriver::check_url(url.rest()),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
+        #[cfg(feature = "s3")]
+        "s3" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "http")]
         "http" | "https" | "http+unix" => lockkit_http::HttpDriver::check_url(url.rest()),
         other => Err(unknown(other)),
@@ -201,6 +204,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         }
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "s3")]
+        "s3" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
         #[cfg(feature = "http")]
         "http" | "https" | "http+unix" => {
             Ok(Arc::new(lockkit_http::HttpDriver::connect(url.rest()).await?))
@@ -276,6 +281,15 @@ mod tests {
         for other in ["carrier-pigeon://coop", "nothing", ""] {
             assert_eq!(missing_feature(other), None, "{other}");
         }
+    }
+
+    #[cfg(feature = "s3")]
+    #[tokio::test]
+    async fn a_bucket_whose_url_cannot_work_is_refused_before_any_request() {
+        let refused = connect("s3://bucket/locks?region=x&retries=3").await.unwrap_err();
+        assert!(refused.to_string().contains("retries is no option of an S3 bucket"), "{refused}");
+        let refused = connect("s3://key:secret@bucket").await.unwrap_err();
+        assert!(!refused.to_string().contains("secret"), "{refused}");
     }
 
     #[cfg(feature = "compose")]

@@ -73,6 +73,7 @@ async fn client(
     let store = store.client(random.random());
     let mut options = StoreOptions::default().clock(clock.clone()).seed(random.random());
     options.rules = rules;
+    options.skips_probe = true;
     let driver = StoreDriver::connect(Arc::new(store.clone()), options).await;
     let driver = driver.expect("nothing is disturbed yet");
     SearchClient { number, driver, store, clock, judge: judge.clone() }
