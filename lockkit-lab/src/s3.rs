@@ -46,7 +46,7 @@ pub struct S3Faults {
     pub delay_ms: u64,
 }
 
-type Answer = Response<Full<Bytes>>;
+type S3Response = Response<Full<Bytes>>;
 
 #[derive(Debug, Default)]
 struct Bucket(BTreeMap<String, StoredObject>);
@@ -88,7 +88,7 @@ pub async fn serve(listener: TcpListener) -> io::Result<Infallible> {
 }
 
 /// An error cuts the connection.
-async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<Answer> {
+async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<S3Response> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     if let Some(control) = head.uri.path().strip_prefix("/-/") {
@@ -130,7 +130,7 @@ async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<A
 }
 
 impl S3State {
-    fn apply(&self, request: &S3Request, headers: &HeaderMap, body: Bytes) -> Answer {
+    fn apply(&self, request: &S3Request, headers: &HeaderMap, body: Bytes) -> S3Response {
         let mut buckets = locked(&self.buckets);
         let bucket = match &*request.bucket {
             name @ ("locks" | "versioned" | "lenient" | "inverted") => {
@@ -169,7 +169,7 @@ impl S3State {
             },
             Action::DeleteObject => {
                 bucket.0.remove(&request.key);
-                let mut answer = Answer::default();
+                let mut answer = S3Response::default();
                 *answer.status_mut() = StatusCode::NO_CONTENT;
                 answer
             }
@@ -181,12 +181,12 @@ impl S3State {
     }
 
     /// Requests of the tests: `faults` sets them, `log` takes the log.
-    fn control(&self, what: &str, body: &[u8]) -> Answer {
+    fn control(&self, what: &str, body: &[u8]) -> S3Response {
         match what {
             "faults" => match serde_json::from_slice(body) {
                 Ok(faults) => {
                     *locked(&self.faults) = faults;
-                    Answer::default()
+                    S3Response::default()
                 }
                 Err(error) => {
                     refused(StatusCode::BAD_REQUEST, "InvalidArgument", &error.to_string())
@@ -212,7 +212,7 @@ impl S3State {
 }
 
 impl Bucket {
-    fn list(&self, request: &S3Request) -> Answer {
+    fn list(&self, request: &S3Request) -> S3Response {
         let of = |name| request.query.get(name).map_or("", String::as_str);
         let prefix = of("prefix");
         let after = of("start-after").max(of("continuation-token"));
@@ -243,7 +243,7 @@ impl Bucket {
 }
 
 /// The answer to a write whose condition does not hold.
-fn condition_fails(headers: &HeaderMap, stored: Option<&StoredObject>) -> Option<Answer> {
+fn condition_fails(headers: &HeaderMap, stored: Option<&StoredObject>) -> Option<S3Response> {
     if headers.get(IF_NONE_MATCH).is_some_and(|it| it == "*") && stored.is_some() {
         return Some(precondition_failed());
     }
@@ -254,11 +254,11 @@ fn condition_fails(headers: &HeaderMap, stored: Option<&StoredObject>) -> Option
     }
 }
 
-fn read(headers: &HeaderMap, object: StoredObject) -> Answer {
+fn read(headers: &HeaderMap, object: StoredObject) -> S3Response {
     let is_same = headers.get(IF_NONE_MATCH).is_some_and(|etag| *etag == *object.etag);
     let mut answer = match is_same {
         false => Response::new(Full::new(object.bytes)),
-        true => Answer::default(),
+        true => S3Response::default(),
     };
     if is_same {
         *answer.status_mut() = StatusCode::NOT_MODIFIED;
@@ -268,21 +268,21 @@ fn read(headers: &HeaderMap, object: StoredObject) -> Answer {
     with_etag(answer, &object.etag)
 }
 
-fn with_etag(mut answer: Answer, etag: &str) -> Answer {
+fn with_etag(mut answer: S3Response, etag: &str) -> S3Response {
     answer.headers_mut().insert(ETAG, etag.parse().expect("hexadecimal digits"));
     answer
 }
 
-fn precondition_failed() -> Answer {
+fn precondition_failed() -> S3Response {
     let message = "At least one of the preconditions did not hold.";
     refused(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", message)
 }
 
-fn no_such_key() -> Answer {
+fn no_such_key() -> S3Response {
     refused(StatusCode::NOT_FOUND, "NoSuchKey", "The specified key does not exist.")
 }
 
-fn refused(status: StatusCode, code: &str, message: &str) -> Answer {
+fn refused(status: StatusCode, code: &str, message: &str) -> S3Response {
     let text = format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>");
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;

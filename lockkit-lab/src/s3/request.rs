@@ -6,7 +6,7 @@ use std::fmt;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 
-use super::{Answer, refused};
+use super::{S3Response, refused};
 
 /// What a request does, in S3's own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct S3Request {
 
 impl S3Request {
     /// Reads a request, or gives the answer to one that is refused.
-    pub(super) fn of(head: &Parts) -> Result<Self, Box<Answer>> {
+    pub(super) fn of(head: &Parts) -> Result<Self, Box<S3Response>> {
         let path = head.uri.path().trim_start_matches('/');
         let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
         let action = match (&head.method, key.is_empty()) {
@@ -78,7 +78,7 @@ impl S3Request {
     }
 }
 
-pub(super) fn denied(action: Action) -> Answer {
+pub(super) fn denied(action: Action) -> S3Response {
     let message = format!("User is not authorized to perform: s3:{action}");
     refused(StatusCode::FORBIDDEN, "AccessDenied", &message)
 }
