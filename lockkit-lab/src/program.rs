@@ -33,7 +33,7 @@ pub fn terraform() -> Result<PathBuf> {
 /// Where `cargo xtask install` puts what is in no package of Debian's: folders beside what cargo builds.
 fn fetched() -> Vec<PathBuf> {
     let this = env::current_exe().unwrap_or_default();
-    let folders = ["valkey", "terraform"];
+    let folders = ["valkey", "terraform", "nats"];
     this.ancestors().flat_map(|at| folders.map(|folder| at.join(folder))).collect()
 }
 

@@ -121,6 +121,7 @@ impl SetUp {
             Place::Server(Kind::MariaDb) => "mysql",
             Place::Server(Kind::ZooKeeper) => "zk",
             Place::Server(Kind::Etcd) => "etcd",
+            Place::Server(Kind::Nats) => "nats",
             Place::Server(Kind::Redis) | Place::Group(_) | Place::Quorum(_) => "redis",
         }
     }

@@ -78,6 +78,7 @@ pub trait Site: Send + Sync + 'static {
             Kind::MariaDb => Protocol::MySql,
             Kind::ZooKeeper => Protocol::ZooKeeper,
             Kind::Etcd => Protocol::Grpc,
+            Kind::Nats => Protocol::Unknown,
         }
     }
 

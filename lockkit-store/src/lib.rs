@@ -41,7 +41,10 @@ mod context;
 mod document;
 mod driver;
 mod listing;
+#[cfg(feature = "nats")]
+mod nats;
 mod observer;
+mod open;
 mod options;
 mod queues;
 mod registers;
@@ -57,6 +60,8 @@ pub mod testing;
 mod waiters;
 
 pub use driver::StoreDriver;
+#[cfg(feature = "nats")]
+pub use nats::NatsStore;
 pub use options::StoreOptions;
 pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,

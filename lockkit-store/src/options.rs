@@ -3,9 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::Result;
 use lockkit_core::clock::Clock;
+use lockkit_core::driver::UrlOption;
 
 use crate::rules::Rules;
+
+/// A shorter pause between polls would keep a store busy with nothing else.
+const SHORTEST_PACE: Duration = Duration::from_millis(10);
 
 /// How a [`StoreDriver`](crate::StoreDriver) works.
 ///
@@ -26,6 +31,19 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// The options of a URL that all stores have.
+    pub(crate) const NAMES: &str = "pace, min_ttl";
+
+    /// Takes an option of a URL, if it is one that all stores have. Says whether it is.
+    pub(crate) fn take(&mut self, option: &UrlOption<'_>) -> Result<bool> {
+        match option.name {
+            "pace" => self.pace = Some(option.duration()?.max(SHORTEST_PACE)),
+            "min_ttl" => self.min_ttl = Some(option.duration()?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Another pause between two polls of a queue than the store's.
     #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {

@@ -1,5 +1,5 @@
 //! Distributed locks with fencing tokens: one API, with one meaning, over SQLite, PostgreSQL, MySQL
-//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, and the memory of a process.
+//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, and the memory of a process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
@@ -22,6 +22,7 @@
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zookeeper`, for TLS `zookeeper-tls` (not in `full`) | a fleet |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (may need `protoc` to build, and is not in `full`) | a fleet |
+//! | `nats://H:P,H:P/BUCKET`, `nats+tls://…` | `nats` | a fleet |
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //! | `quorum:URL,URL,URL`, `mirror:OLD,NEW` | `compose` | its members' |
 //!
@@ -35,7 +36,7 @@
 //! # Stability
 //! Everything here is stable within the minor versions of 0.x, except for what driver authors use (the
 //! modules `driver`, `queue`, `line` and `waiting`) and for the modules that are a driver crate of their
-//! own (`compose`, `etcd`, `http`, `redis`, `sql`, `zookeeper`): their client crates' types are
+//! own (`compose`, `etcd`, `http`, `redis`, `sql`, `store`, `zookeeper`): their client crates' types are
 //! public, so a new major version of a client is a new minor version of lockkit. CONTRIBUTING.md in the
 //! repository has the whole promise.
 //!
@@ -68,6 +69,9 @@ pub use lockkit_redis as redis;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use lockkit_sql as sql;
 
+/// The driver over any store with compare-and-swap, and the stores that are compiled in.
+#[cfg(feature = "nats")]
+pub use lockkit_store as store;
 /// The ZooKeeper driver, for options and clients that a URL cannot name.
 #[cfg(feature = "zookeeper")]
 pub use lockkit_zk as zookeeper;

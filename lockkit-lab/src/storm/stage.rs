@@ -99,7 +99,7 @@ impl Stage {
     pub async fn group(layout: Layout) -> Result<Self, LabError> {
         let group = match layout {
             Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble(FAITH).await?,
-            Layout::EtcdCluster => Group::start(layout).await?,
+            Layout::EtcdCluster | Layout::NatsCluster => Group::start(layout).await?,
             _ => return Self::redis(layout, |injector| injector).await,
         };
         let url = match layout {
@@ -158,6 +158,7 @@ async fn struck(
         Kind::MariaDb => Protocol::MySql,
         Kind::ZooKeeper => Protocol::ZooKeeper,
         Kind::Etcd => Protocol::Grpc,
+        Kind::Nats => Protocol::Unknown,
     };
     let server = Server::start(kind).await?;
     let proxy = Proxy::start(server.addr(), protocol).await?;
