@@ -7,6 +7,7 @@ use std::str::FromStr;
 use super::error::LabError;
 use super::program;
 use super::servers::nats::NATS;
+use crate::proxy::Protocol;
 
 /// A server that stands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +56,18 @@ impl Kind {
     /// The environment variable that names a server which exists already.
     pub fn variable(self) -> String {
         format!("LOCKKIT_TEST_{}_URL", self.name().to_uppercase())
+    }
+
+    /// How a proxy tells the messages of its clients apart.
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Redis => Protocol::Resp,
+            Self::Postgres => Protocol::Postgres,
+            Self::MariaDb => Protocol::MySql,
+            Self::ZooKeeper => Protocol::ZooKeeper,
+            Self::Etcd => Protocol::Grpc,
+            Self::Nats => Protocol::Unknown,
+        }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.

@@ -28,7 +28,7 @@ use lockkit_core::state::Finding;
 use lockkit_core::{Error, Result};
 use serde_json::{Value, json};
 
-use self::requests::{RequestFailure, ServerRefusal, Violations, ask, because};
+use self::requests::{PAUSE, RequestFailure, ServerRefusal, Violations, ask, because};
 pub(crate) use self::url::{Target, parse};
 use crate::store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
@@ -122,6 +122,19 @@ impl NatsStore {
         ask(&self.client, &self.violations, subject, None, body.into_bytes()).await
     }
 
+    async fn is_lost(&self) -> bool {
+        let info = self.api(&format!("STREAM.INFO.KV_{}", self.bucket), json!({})).await;
+        matches!(info, Err(RequestFailure::Refused(ServerRefusal { error: NO_STREAM, .. })))
+    }
+
+    /// All data was lost. Where the bucket may be created, locks go on, with greater tokens.
+    async fn create_again(&self) -> Result<(), StoreError> {
+        bucket::examine(self).await.map(drop).map_err(|error| match error.is_retryable() {
+            true => StoreError::Unavailable(Arc::new(error)),
+            false => StoreError::Forbidden(Arc::new(error)),
+        })
+    }
+
     async fn subjects(&self, filter: &str) -> Result<Vec<String>, StoreError> {
         let mut subjects = Vec::new();
         loop {
@@ -166,15 +179,8 @@ impl Store for NatsStore {
                 return Ok(ReadOutcome::Absent);
             }
             Err(RequestFailure::Refused(ServerRefusal { error: NO_STREAM, .. })) => {
-                // All data was lost. Where the bucket may be created, locks go on, with greater tokens.
-                let created = bucket::examine(self).await;
-                return match created {
-                    Ok(_) => Ok(ReadOutcome::Absent),
-                    Err(error) if error.is_retryable() => {
-                        Err(StoreError::Unavailable(because(error.to_string())))
-                    }
-                    Err(error) => Err(StoreError::Forbidden(because(error.to_string()))),
-                };
+                self.create_again().await?;
+                return Ok(ReadOutcome::Absent);
             }
             answer => answer?,
         };
@@ -219,6 +225,13 @@ impl Store for NatsStore {
                 Some(sequence) => PutOutcome::Stored(DocumentVersion::ordered(sequence)),
                 None => PutOutcome::Unknown(because("NATS acknowledges without a number")),
             },
+            // Certainly not carried out, which is also what a bucket that was lost looks like.
+            Err(RequestFailure::NotSent(_)) if self.is_lost().await => {
+                match self.create_again().await {
+                    Ok(()) => PutOutcome::Conflict(None),
+                    Err(error) => PutOutcome::Throttled { pause: PAUSE, cause: Arc::new(error) },
+                }
+            }
             Err(failure) => failure.into(),
         }
     }

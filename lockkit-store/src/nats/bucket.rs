@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::ServerVersion;
+use lockkit_core::driver::{ServerVersion, unix_ms};
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, Result};
 use serde_json::{Value, json};
@@ -69,11 +69,14 @@ async fn found_or_created(store: &NatsStore, name: &str) -> Result<Value> {
 
 async fn create(store: &NatsStore, name: &str) -> Result<Value> {
     let (bucket, replicas) = (&store.bucket, store.replicas.unwrap_or(1));
+    // So that versions grow also where a bucket takes the place of one that was lost.
+    let first = unix_ms() * 1_000;
     let config = json!({
         "name": name, "subjects": [format!("$KV.{bucket}.>")], "description": "locks of lockkit",
         "storage": "file", "num_replicas": replicas, "retention": "limits", "discard": "new",
         "max_msgs_per_subject": 1, "max_msgs": -1, "max_bytes": -1, "max_consumers": -1,
         "allow_rollup_hdrs": true, "deny_delete": true, "allow_direct": true,
+        "first_seq": first,
     });
     let created = store.api(&format!("STREAM.CREATE.{name}"), config).await;
     created.map_err(|failure| {

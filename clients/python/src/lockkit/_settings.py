@@ -62,12 +62,12 @@ class Settings:
     tls: Optional[ssl.SSLContext]
     token: str = field(repr=False)
     """The bearer token; empty for none."""
-    prefix: str
+    namespace: str
     ttl: float
     wait_ttl: float
 
 
-def settings(url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds) -> Settings:
+def settings(url: str, token: str, namespace: str, ttl: Seconds, wait_ttl: Seconds) -> Settings:
     """Checks all that can be checked without a request. Reads the files that the URL names."""
     place, _, query = url.partition("?")
     servers, secure = _servers(place)
@@ -85,7 +85,7 @@ def settings(url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds)
         timeout=_timeout(options.get("timeout", "5s")),
         tls=_tls(options) if secure else None,
         token=_checked_token(token),
-        prefix=prefix,
+        namespace=namespace,
         ttl=checked_ttl("ttl", ttl),
         wait_ttl=checked_ttl("wait_ttl", wait_ttl),
     )
