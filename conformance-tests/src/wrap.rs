@@ -11,12 +11,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
-    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
+    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant,
+    LockDriver, RegisterEntry, RegisterKey, Registers, Renewal, SetLimit, Version, Write,
+    WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -131,7 +132,7 @@ impl<T: Tamper> Tampered<T> {
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
-        Ok(self.around_batch(verb, call).await?)
+        self.around_batch(verb, call).await.map_err(|failed| failed.error)
     }
 
     async fn around_batch<R>(
@@ -288,7 +289,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         self.around(DriverMethod::Namespaces, self.inner.namespaces(after, limit)).await
     }
 
@@ -333,7 +334,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
 #[async_trait]
 impl<T: Tamper> Registers for Tampered<T> {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let call = self.own_registers().load(at);
         self.around(DriverMethod::Load, call).await
     }
@@ -351,12 +352,12 @@ impl<T: Tamper> Registers for Tampered<T> {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         let call = self.own_registers().changed(at, after);
         self.around(DriverMethod::RegisterChanged, call).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         let call = self.own_registers().page(request);
         self.around(DriverMethod::RegisterPage, call).await
     }

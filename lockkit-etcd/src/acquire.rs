@@ -196,7 +196,7 @@ impl EtcdLocks {
         }
         let seen = self.inspect_claim(claim).await?;
         if let Some(record) = seen.broken {
-            return Err(Error::Lost { reason: LossReason::Broken(record) }.into());
+            return Err(Error::lost(LossReason::Broken(record)).into());
         }
         match seen.own {
             Some(_) if !sent => {

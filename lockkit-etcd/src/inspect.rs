@@ -115,7 +115,7 @@ impl EtcdLocks {
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page> {
-        let behind = request.after.as_ref().map(Cursor::place).transpose()?;
+        let behind = request.after.as_ref().map(Cursor::decode).transpose()?;
         let limit = request.limit.max(1);
         let mut states = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
-use lockkit_core::driver::{Attempted, Entry, RegisterKey, Version, Write, WriteResult};
+use lockkit_core::driver::{Attempted, RegisterEntry, RegisterKey, Version, Write, WriteResult};
 use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
@@ -39,7 +39,7 @@ struct ReadRegister {
 }
 
 impl EtcdLocks {
-    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         Ok(self.read_register(at).await?.entry())
     }
 
@@ -48,7 +48,7 @@ impl EtcdLocks {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Option<RegisterEntry>> {
         loop {
             let read = self.read_register(at).await?;
             let entry = read.entry();
@@ -178,9 +178,9 @@ impl ReadRegister {
         Self { value, state, revision }
     }
 
-    fn entry(&self) -> Option<Entry> {
+    fn entry(&self) -> Option<RegisterEntry> {
         let kv = self.value.as_ref()?;
         let token = self.state.meta.token.and_then(Token::new);
-        Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
+        Some(RegisterEntry::new(kv.value().to_vec(), version(kv.mod_revision()), token))
     }
 }

@@ -178,13 +178,13 @@ impl EtcdLocks {
         let seen = self.inspect_ahead(claim).await?;
         if let Some(record) = seen.broken {
             self.forget(claim.id);
-            return Err(Error::Lost { reason: LossReason::Broken(record) });
+            return Err(Error::lost(LossReason::Broken(record)));
         }
         match seen.own {
             Some(own) => Ok(self.adopt(claim, &own, seen.snapshot, seen.sent).await?),
             None => {
                 let cached = self.forget(claim.id);
-                Err(Error::Lost { reason: self.why_gone(cached.as_ref()).await.into() })
+                Err(Error::lost(self.why_gone(cached.as_ref()).await.into()))
             }
         }
     }
@@ -206,7 +206,7 @@ impl EtcdLocks {
             Some(record) => LossReason::Broken(record),
             None => self.why_gone(Some(cached)).await.into(),
         };
-        Error::Lost { reason }
+        Error::lost(reason)
     }
 
     /// Why a key is gone that no client broke: with its lease, and before that was over?

@@ -93,8 +93,9 @@ impl Transport {
     }
 
     /// Asks for what is to be read, without a body.
-    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, BatchError> {
-        self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await
+    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Error> {
+        let answer = self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await;
+        answer.map_err(|failed| failed.error)
     }
 
     /// Sends a request whose answer does not wait.
@@ -102,8 +103,18 @@ impl Transport {
         &self,
         path: &str,
         body: &impl Serialize,
-    ) -> Result<A, BatchError> {
+    ) -> Result<A, Error> {
         self.poll(path, body, Duration::ZERO).await
+    }
+
+    /// Sends a batch; an error says how many requests may have been carried out.
+    pub(crate) async fn submit<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, BatchError> {
+        let body = serde_json::to_vec(body).map_err(unsent)?;
+        self.ask(Method::POST, path, body.into(), Duration::ZERO).await
     }
 
     /// Sends a request whose answer may wait that long.
@@ -112,9 +123,10 @@ impl Transport {
         path: &str,
         body: &impl Serialize,
         wait: Duration,
-    ) -> Result<A, BatchError> {
-        let body = serde_json::to_vec(body).map_err(unsent)?;
-        self.ask(Method::POST, path, body.into(), wait).await
+    ) -> Result<A, Error> {
+        let body = serde_json::to_vec(body).map_err(|error| Error::permanent(BACKEND, error))?;
+        let answer = self.ask(Method::POST, path, body.into(), wait).await;
+        answer.map_err(|failed| failed.error)
     }
 
     /// A server that is not there, or stops, sends the request on to the next; one that does not
@@ -264,7 +276,7 @@ mod tests {
             (&client).write_all(answer.as_bytes()).unwrap();
         });
         let transport = Transport::new(&HttpOptions::parse(&url).unwrap()).unwrap();
-        transport.get::<Problem>("/v1/capabilities").await.unwrap_err().error
+        transport.get::<Problem>("/v1/capabilities").await.unwrap_err()
     }
 
     #[tokio::test]

@@ -11,7 +11,6 @@ use forgetful::Forgetful;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::Kind;
-use lockkit_lab::history::What;
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::storm::{HOT_FAULTS, Report, Stage, Storm};
 
@@ -23,13 +22,6 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
     lockkit::connect_with(&url, settings).await
 }
 
-/// How many faults of this kind struck.
-fn strikes(report: &Report, wanted: Fault) -> usize {
-    let is_wanted =
-        |what: &What| matches!(what, What::FaultBegins { fault, .. } if *fault == wanted);
-    report.recorded.history.events.iter().filter(|event| is_wanted(&event.what)).count()
-}
-
 async fn is_acquitted(stage: Stage) -> Report {
     let report = storm().acquitted(stage, connect).await;
     let granted = report.count("granted");
@@ -39,7 +31,7 @@ async fn is_acquitted(stage: Stage) -> Report {
 
 async fn is_acquitted_on(kind: Kind) {
     let report = is_acquitted(Stage::server(kind, &HOT_FAULTS).await.unwrap()).await;
-    assert!(strikes(&report, Fault::ConnectionCut) >= 1, "no answer was lost");
+    assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,7 +103,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     // The last program that used the old one alone is through: the new one takes over.
     assert_eq!(all_left.recv().await, None);
     let (old, new) = (house.manager(house.redis().await), house.manager(house.sqlite().await));
-    let base = new.take_over_tokens(&old).await.unwrap();
+    let base = new.admin().take_over_tokens(&old.admin()).await.unwrap();
     assert!(base > 1 << 50);
     moved.send(true).unwrap();
     while let Some(done) = fleet.join_next().await {

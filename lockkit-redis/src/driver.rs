@@ -13,7 +13,7 @@ use lockkit_core::driver::{
     Registers, Renewal, Renewed, ServerRun, SetLimit, Writes,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
@@ -247,7 +247,7 @@ impl LockDriver for RedisDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         self.inner.page_of_namespaces(after, limit).await
     }
 

@@ -114,7 +114,7 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
     };
     assert_eq!(driver.list(&request).await.unwrap().states.len(), 1);
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let broken = driver.break_claim(&held.key, raised, BreakMode::Forced, &record).await;
     assert!(broken.unwrap());
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };

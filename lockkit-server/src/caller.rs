@@ -76,7 +76,7 @@ impl Caller {
         let by = sent.unwrap_or_else(ClientIdentity::of_this_process);
         match self.name() {
             "" => by,
-            name => ClientIdentity { program: name.to_owned(), ..by },
+            name => by.with_program(name),
         }
     }
 

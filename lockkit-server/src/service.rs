@@ -76,7 +76,7 @@ impl Service {
         let &Capabilities { detached, backend, .. } = driver.capabilities();
         if !detached {
             let operation = "a lock service, whose claims outlive its servers";
-            return Err(Error::Unsupported { operation, backend });
+            return Err(Error::unsupported(operation, backend));
         }
         settings.terraform.check(driver.capabilities())?;
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =

@@ -195,10 +195,7 @@ impl ZkLocks {
         let acquire = |at: usize| async move {
             let Acquire { claim, patience } = &batch.acquires[at];
             if claim.lifetime == Lifetime::Detached {
-                let error = Error::Unsupported {
-                    backend: BACKEND,
-                    operation: "claims that outlive their process",
-                };
+                let error = Error::unsupported("claims that outlive their process", BACKEND);
                 return (at, Err(BatchError::refused(error)));
             }
             (at, self.acquire(claim, *patience).await.map(Attempted::from))

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{ClaimData, Following, Grant};
-use lockkit_core::queue::Verdict;
+use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result};
 use zookeeper_client::EventType;
 
@@ -29,14 +29,14 @@ enum ClaimAheadChange {
 impl ZkLocks {
     pub(crate) async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         let Some(cached) = self.claims.get(claim.id) else {
-            return Err(Error::Lost { reason: LossReason::Expired });
+            return Err(Error::lost(LossReason::Expired));
         };
         let Some(node) = &cached.node else {
-            return Err(Error::Lost { reason: LossReason::Vanished });
+            return Err(Error::lost(LossReason::Vanished));
         };
         let session = &cached.session;
         if session.has_ended() {
-            return Err(Error::Lost { reason: LossReason::SessionEnded });
+            return Err(Error::lost(LossReason::SessionEnded));
         }
         if node.holds {
             return Ok(cached.grant(node.token, claim));
@@ -48,7 +48,7 @@ impl ZkLocks {
         // Its lease as a holder begins.
         match self.claims.renew(claim, true) {
             Some(cached) => Ok(cached.grant(node.token, claim)),
-            None => Err(Error::Lost { reason: LossReason::Expired }),
+            None => Err(Error::lost(LossReason::Expired)),
         }
     }
 
@@ -143,9 +143,9 @@ impl ZkLocks {
         let session = &cached.session;
         let listing = self.lists.of(session, &cached.folder, false).read(None).await?;
         match listing.verdict(&node.name, node.token) {
-            Some(Verdict::Holds) => Ok(None),
-            Some(Verdict::Waits(ahead)) => Ok(Some(ahead.into())),
-            Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
+            Some(RuleResult::Holds) => Ok(None),
+            Some(RuleResult::Waits(ahead)) => Ok(Some(ahead.into())),
+            Some(RuleResult::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
         }
     }
 
@@ -168,7 +168,7 @@ impl ZkLocks {
     ) -> Result<()> {
         match event {
             EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
-            EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+            EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
             _ => Ok(()),
         }
     }
@@ -189,8 +189,8 @@ impl ZkLocks {
         loop {
             let listing = lists.read(seen.as_deref()).await?;
             match listing.verdict(&node.name, node.token) {
-                Some(Verdict::Holds) => return Ok(None),
-                Some(Verdict::Waits(ahead)) => {
+                Some(RuleResult::Holds) => return Ok(None),
+                Some(RuleResult::Waits(ahead)) => {
                     if let Some(blocker) = ahead.blocker {
                         let path = format!("{}/{}", cached.folder, blocker.name);
                         if let Some(room) = session.room(&[&node.path, &path]) {
@@ -201,7 +201,7 @@ impl ZkLocks {
                 _ => return Err(self.gone(session, claim, node).await),
             }
             if listing.changed().await == EventType::Session {
-                return Err(Error::Lost { reason: LossReason::SessionEnded });
+                return Err(Error::lost(LossReason::SessionEnded));
             }
             seen = Some(listing);
         }
@@ -210,7 +210,7 @@ impl ZkLocks {
     /// Why a claim is not in its queue any more.
     async fn gone(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
         if session.has_ended() {
-            return Error::Lost { reason: LossReason::SessionEnded };
+            return Error::lost(LossReason::SessionEnded);
         }
         let record = break_name(&claim.key, node.token, &NodeTag::of(claim.id));
         let reason = match self.break_record(session, &claim.key, &record).await {
@@ -220,7 +220,7 @@ impl ZkLocks {
         };
         // The waiter after it has to read what is ahead now.
         self.claims.forget(claim.id);
-        Error::Lost { reason }
+        Error::lost(reason)
     }
 }
 
@@ -244,7 +244,7 @@ async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ClaimAhead
     }
     match event(watcher).await {
         EventType::NodeDeleted => Ok(ClaimAheadChange::Left),
-        EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+        EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
         _ => Ok(ClaimAheadChange::Changed),
     }
 }

@@ -11,7 +11,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     LeaseStart, LockDriver, Patience, Registers, Released, Renewal, SetLimit, submit_each,
 };
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
 use tokio::task::yield_now;
 
@@ -191,7 +191,7 @@ impl LockDriver for Toy {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         yield_now().await;
         Ok(self.page_of_namespaces(after, limit))
     }
@@ -327,11 +327,7 @@ impl Toy {
             (Some(in_use), Some(asked))
                 if in_use != asked && !self.is(InjectedBug::AcceptsAnotherLimit) =>
             {
-                Err(Error::LimitMismatch {
-                    name: claim.key.name.as_str().to_owned(),
-                    in_use,
-                    asked,
-                })
+                Err(Error::limit_mismatch(claim.key.name.as_str().to_owned(), in_use, asked))
             }
             _ => Ok(()),
         }
@@ -401,7 +397,7 @@ impl Toy {
         let found = line.and_then(|line| Some((line, line.position(claim.id)?)));
         let Some((line, at)) = found else {
             let reason = lockkit_core::LossReason::Expired;
-            return Err(Error::Lost { reason });
+            return Err(Error::lost(reason));
         };
         let entry = &line.entries[at];
         let grant = entry.held_since.map(|_| self.grant(entry));

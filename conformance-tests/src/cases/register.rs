@@ -187,7 +187,8 @@ pub async fn register_07_a_stale_holder_cannot_store(context: CaseContext) {
     let stalled = ours.mutex("lock").lock().await.expect("it is free");
     ours.register("state").store_with(&stalled, "first").await.expect("it is held");
     let token = stalled.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
+    let broken =
+        theirs.admin().break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was such a holder");
     let successor = context.soon("the successor's turn", theirs.mutex("lock").lock()).await;
     let successor = successor.expect("it is free");
@@ -337,6 +338,7 @@ pub async fn register_11_registers_with_a_value_are_listed_in_pages(context: Cas
         assert_eq!(list(prefix, 4).await, some, "those that begin with {prefix:?}, literally");
     }
     let manager = context.manager().await;
-    let all: Vec<_> = manager.registers("").try_collect().await.expect("they can be listed");
+    let all: Vec<_> =
+        manager.admin().registers("").try_collect().await.expect("they can be listed");
     assert_eq!(all.len(), stored.len() - 1, "those of lockkit's own are not a user's");
 }

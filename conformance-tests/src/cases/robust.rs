@@ -159,7 +159,9 @@ impl Story {
         let how = BreakMode::Forced;
         for _ in 0..2 {
             // Asked again, it may have been broken already.
-            self.may_fail(self.ours.break_lock(Space::Lock, &self.name, token, how, None).await);
+            self.may_fail(
+                self.ours.admin().break_lock(Space::Lock, &self.name, token, how, None).await,
+            );
         }
         let answer = self.theirs.renew_one(&stuck).await;
         let broken = matches!(answer, Renewal::Ended(ClaimEnd::Broken(_)));

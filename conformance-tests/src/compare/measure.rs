@@ -171,8 +171,8 @@ async fn hot_lock(locks: &LockManager, lasts: Duration) -> Result<(f64, Vec<f64>
         running.spawn(async move {
             let mut granted = Vec::new();
             // Where no order is kept, the last ones would wait for long.
-            while let Some(guard) = lock.try_lock_for(lasts.saturating_sub(begun.elapsed())).await?
-            {
+            while let Some(left) = lasts.checked_sub(begun.elapsed()) {
+                let Some(guard) = lock.try_lock_for(left).await? else { break };
                 granted.push(begun.elapsed().as_secs_f64());
                 guard.release().await?;
             }

@@ -258,7 +258,7 @@ impl Changed {
 
 /// The state that was seen, as far as it tells lines apart.
 pub fn claim_states(seen: Vec<Seen>) -> Vec<state::ClaimState> {
-    let nobody = || ClientIdentity { host: String::new(), pid: 0, program: String::new() };
+    let nobody = || ClientIdentity::new(String::new(), 0, String::new());
     seen.into_iter()
         .map(|it| ClaimState {
             token: it.token,

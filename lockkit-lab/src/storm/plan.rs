@@ -54,7 +54,11 @@ impl Plan {
             if faults.len() % IN_A_ROW == IN_A_ROW - 1 {
                 at += storm.longest() * 2 + CALM;
             }
-            let fault = kinds[rng.random_range(0..kinds.len())];
+            let mut fault = kinds[rng.random_range(0..kinds.len())];
+            // Where one lock is passed on all the time, above all answers are lost.
+            if storm.hot && faults.len() % 2 == 0 && kinds.contains(&Fault::ConnectionCut) {
+                fault = Fault::ConnectionCut;
+            }
             // From a hiccup to well beyond the ttl.
             let lasts = storm.ttl.mul_f64(rng.random_range(0.05..1.8));
             faults.push(PlannedFault {
@@ -92,5 +96,9 @@ mod tests {
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
         assert!(plan(7).faults.len() > 5);
+        let hot = Storm { hot: true, ..storm(7) };
+        let plan = Plan::new(&hot, &[Fault::ServerPaused, Fault::ConnectionCut]);
+        let lost = plan.faults.iter().filter(|one| one.fault == Fault::ConnectionCut).count();
+        assert!(lost * 2 >= plan.faults.len() && lost < plan.faults.len(), "{plan:?}");
     }
 }

@@ -16,6 +16,7 @@ use super::members::MembersInjector;
 use super::pair::PairInjector;
 use super::server::ServerInjector;
 use super::{FaultInjector, NoFaults, Report, Storm};
+use crate::history::What;
 use crate::proxy::Protocol;
 use crate::{Group, Kind, LabError, Layout, Pair, Proxy, Replication, Server};
 
@@ -26,9 +27,9 @@ const FAITH: Duration = Duration::from_secs(2);
 pub const FAULTS: [Fault; 4] =
     [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused, Fault::ServerRestarts];
 
-/// What strikes at a server on which one name is contended for: above all, answers are lost.
-pub const HOT_FAULTS: [Fault; 4] =
-    [Fault::ConnectionCut, Fault::ServerPaused, Fault::ConnectionCut, Fault::ServerRestarts];
+/// What strikes at a server on which one name is contended for: answers are lost, and it stops.
+pub const HOT_FAULTS: [Fault; 3] =
+    [Fault::ConnectionCut, Fault::ServerPaused, Fault::ServerRestarts];
 
 /// A backend, and who strikes at it.
 pub struct Stage {
@@ -276,5 +277,12 @@ impl Report {
     /// How many events of this kind there were.
     pub fn count(&self, what: &str) -> usize {
         self.judgement.counts.get(what).copied().unwrap_or(0)
+    }
+
+    /// How many faults of this kind struck.
+    pub fn faults(&self, wanted: Fault) -> usize {
+        let is_wanted =
+            |what: &What| matches!(what, What::FaultBegins { fault, .. } if *fault == wanted);
+        self.recorded.history.events.iter().filter(|event| is_wanted(&event.what)).count()
     }
 }

@@ -62,7 +62,7 @@ fn names(error: &Error, key: &str, form: Form) {
 
 async fn try_to_break(driver: &RedisDriver, about: &Arc<Claim>) -> Result<bool, Error> {
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let token = Token::new(1).unwrap();
     driver.break_claim(&about.key, token, BreakMode::Forced, &record).await
 }
@@ -148,7 +148,7 @@ async fn a_key_beside_the_lock_of_another_form_is_named_and_stays_as_it_is() {
     let token = take(&driver, &held).await;
     let before = put(&server, &key, string).await;
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let broken = driver.break_claim(&held.key, token, BreakMode::Forced, &record).await;
     names(&broken.unwrap_err(), &key, string);
     assert_eq!(dump(&server, &key).await, before);

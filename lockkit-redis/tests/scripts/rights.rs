@@ -217,7 +217,7 @@ async fn a_right_to_publish_that_is_withdrawn_during_a_hold_changes_no_answer() 
     assert!(begun.elapsed() < SOON, "its list's last message was refused, and it did not poll");
     assert_eq!(refusals(&server).await, 1, "it was tried once");
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let token = holds(&driver, &third).await;
     assert!(driver.break_claim(&third.key, token, BreakMode::Forced, &record).await.unwrap());
     let renewed = driver.renew_single(&third).await.unwrap();
@@ -348,7 +348,7 @@ async fn renew(driver: &RedisDriver, claim: &Arc<Claim>) -> Result<(), Error> {
 
 async fn break_it(driver: &RedisDriver, claim: &Arc<Claim>, token: u64) -> Result<(), Error> {
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
+    let record = BreakRecord::from_parts(by, 0, None, false);
     let token = Token::new(token).unwrap();
     driver.break_claim(&claim.key, token, BreakMode::Graceful, &record).await.map(drop)
 }

@@ -89,7 +89,7 @@ async fn wait_for_grant(
         Some(Ok(grant)) => {
             wire::ClaimStatus::Held(wire::Grant::of(&with_offset(grant, *offset), *received, 0))
         }
-        Some(Err(Error::Lost { reason })) => wire::ClaimStatus::Ended(reason.into()),
+        Some(Err(Error::Lost { reason, .. })) => wire::ClaimStatus::Ended(reason.into()),
         // The claim is in the queue.
         Some(Err(error)) => return Err(BatchError::unknown(error).into()),
         None => state,

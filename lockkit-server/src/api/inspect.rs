@@ -75,7 +75,7 @@ pub(crate) async fn break_claim(
     // A graceful break only refuses renewals, and Terraform renews nothing.
     let forced =
         request.force || (key.space == Space::Lock && name_of_state(key.name.as_str()).is_some());
-    let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced };
+    let record = BreakRecord::from_parts(by, at_unix_ms, request.reason, forced);
     record.check()?;
     let offset = service.token_offset(&key.namespace).await?;
     let Some(token) = without_offset(request.token, offset) else {

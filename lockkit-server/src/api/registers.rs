@@ -4,7 +4,7 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::Namespace;
 use lockkit_core::driver::Version;
-use lockkit_core::state::{Listed, RegisterState};
+use lockkit_core::state::{ListPage, RegisterState};
 use lockkit_http::wire;
 
 use crate::body::Body;
@@ -84,7 +84,7 @@ pub(crate) async fn list(
         let seen = |it: &RegisterState| caller.may_see(&request.namespace, &it.name);
         items.extend(page.items.into_iter().filter(seen));
         if items.len() > request.limit || !page.more || request.after.is_none() {
-            return Ok(Answer::ok(wire::RegisterPage::of(Listed::first(request.limit, items))));
+            return Ok(Answer::ok(wire::RegisterPage::of(ListPage::first(request.limit, items))));
         }
     }
 }
@@ -104,7 +104,7 @@ pub(crate) async fn namespaces(
         seen = page.items.last().cloned();
         items.extend(page.items.into_iter().filter(|at| caller.may_read_in(at)));
         if items.len() > limit || !page.more || seen.is_none() {
-            return Ok(Answer::ok(wire::Namespaces::of(Listed::first(limit, items))));
+            return Ok(Answer::ok(wire::Namespaces::of(ListPage::first(limit, items))));
         }
     }
 }

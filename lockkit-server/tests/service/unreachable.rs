@@ -183,7 +183,7 @@ fn a_problem_does_not_tell_where_the_backend_is() {
 
 #[test]
 fn what_is_unsupported_and_by_whom_gets_through_and_nothing_else_does() {
-    let error = Error::Unsupported { operation: "semaphores", backend: "redis" };
+    let error = Error::unsupported("semaphores", "redis");
     assert_eq!(Problem::of(&error).error().to_string(), error.to_string());
     let mut foreign = Problem::of(&error);
     (foreign.operation, foreign.backend) = (Some("anything".to_owned()), None);

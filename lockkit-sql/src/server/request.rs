@@ -109,12 +109,8 @@ fn is_lost(class: ErrorClass, error: &sqlx::Error) -> bool {
 }
 
 impl<D: Dialect> SqlServerInner<D> {
-    pub(crate) async fn call(
-        &self,
-        id: StatementId,
-        args: &[Arg<'_>],
-    ) -> Result<Answer, BatchError> {
-        self.request(id, Arguments::List(args)).await
+    pub(crate) async fn call(&self, id: StatementId, args: &[Arg<'_>]) -> Result<Answer, Error> {
+        self.request(id, Arguments::List(args)).await.map_err(|failed| failed.error)
     }
 
     /// Asks, and asks again where the database could not do it, until the time limit is over.

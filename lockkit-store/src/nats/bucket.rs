@@ -33,11 +33,11 @@ pub(super) async fn examine(store: &NatsStore) -> Result<Vec<Finding>> {
         || server.cluster.is_some() && replicas == 1
     {
         let asked = store.replicas.unwrap_or(3);
-        findings.push(Finding {
-            severity: Severity::Warning,
-            what: format!("the bucket {} has {replicas} replica(s)", store.bucket),
-            advice: format!("for another number: nats stream edit {name} --replicas={asked}"),
-        });
+        findings.push(Finding::new(
+            Severity::Warning,
+            format!("the bucket {} has {replicas} replica(s)", store.bucket),
+            format!("for another number: nats stream edit {name} --replicas={asked}"),
+        ));
     }
     Ok(findings)
 }

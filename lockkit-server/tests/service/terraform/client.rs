@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    BreakMode, Entry, LockDriver, RegisterKey, Registers, Write, WriteResult,
+    BreakMode, LockDriver, RegisterEntry, RegisterKey, Registers, Write, WriteResult,
 };
 use lockkit_core::state::{ClaimState, RegisterRequest};
 use lockkit_core::{BreakRecord, ClientIdentity, Key, MemoryDriver, Name, Namespace, Space, Token};
@@ -146,7 +146,7 @@ impl Subject {
         RegisterKey { namespace: self.namespace(), name: Name::new(name).unwrap() }
     }
 
-    pub(crate) async fn load(&self, name: &str) -> Option<Entry> {
+    pub(crate) async fn load(&self, name: &str) -> Option<RegisterEntry> {
         self.registers().load(&self.register(name)).await.unwrap()
     }
 
