@@ -32,7 +32,7 @@ pub async fn ask(addr: SocketAddr, subject: &str, body: &Value) -> io::Result<Va
                     stream.read_exact(&mut answer).await?;
                     return serde_json::from_slice(&answer).map_err(|_| unexpected(line));
                 }
-                Some("HMSG") => return Err(unexpected("nobody takes the request")),
+                Some("HMSG") => return Err(unexpected("no server takes the request")),
                 Some("-ERR") => return Err(unexpected(line)),
                 Some("PING") => stream.write_all(b"PONG\r\n").await?,
                 _ => {}

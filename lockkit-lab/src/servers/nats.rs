@@ -127,7 +127,7 @@ pub(crate) async fn leader(addr: SocketAddr) -> io::Result<String> {
     Ok(info["cluster"]["leader"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Whether streams can have so many replicas, and the bucket's, where there is one, have all it has.
+/// Whether streams can have so many replicas, and the bucket's, where there is one, are complete.
 pub(crate) async fn has_all_replicas(addr: SocketAddr, size: usize) -> io::Result<()> {
     let stream =
         json!({ "name": "LAB", "subjects": ["lab"], "num_replicas": size, "storage": "file" });
