@@ -137,7 +137,7 @@ impl QueueSnapshot {
 
     /// The claim that the one that was created then waits for: when it goes, it is worth a read.
     /// `None`: any of the claims ahead.
-    pub(crate) fn obstacle(&self, created: i64) -> Option<&StoredClaim> {
+    pub(crate) fn claim_ahead(&self, created: i64) -> Option<&StoredClaim> {
         match self.verdict(created)? {
             RuleResult::Waits(Ahead { blocker, .. }) => blocker,
             _ => None,

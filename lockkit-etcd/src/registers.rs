@@ -19,7 +19,7 @@ use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
 use crate::client::{BACKEND, EtcdResult, Response, ranges, revision};
-use crate::leases::{Lease, seconds};
+use crate::leases::{EtcdLease, seconds};
 use crate::locks::EtcdLocks;
 use crate::requests::{delete, pair, written};
 use crate::value::{KnownRegister, RegisterMeta, hex, version};
@@ -85,7 +85,7 @@ impl EtcdLocks {
         for _ in 0..ATTEMPTS {
             match WriteResult::decide(&state.found(), &write) {
                 Some(outcome) if is_told => {
-                    lease.inspect(|lease: &Arc<Lease>| lease.end());
+                    lease.inspect(|lease: &Arc<EtcdLease>| lease.end());
                     return Ok(Attempted::after(ambiguous, outcome));
                 }
                 Some(_) => state = self.read_register(at).await?.state,
@@ -119,7 +119,7 @@ impl EtcdLocks {
         at: &RegisterKey,
         write: &Write,
         before: &KnownRegister,
-        lease: Option<&Arc<Lease>>,
+        lease: Option<&Arc<EtcdLease>>,
     ) -> EtcdResult<Response<Result<Version, KnownRegister>>> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
@@ -131,7 +131,7 @@ impl EtcdLocks {
             (None, Some(_)) => lease.cloned(),
             _ => None,
         };
-        let on = |lease: Option<&Arc<Lease>>| {
+        let on = |lease: Option<&Arc<EtcdLease>>| {
             let put = PutOptions::new();
             Some(lease.map_or(put.clone(), |lease| put.with_lease(lease.id)))
         };

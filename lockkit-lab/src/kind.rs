@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use super::error::LabError;
 use super::program;
-use super::servers::nats::NATS;
 use crate::proxy::Protocol;
 
 /// A server that stands alone.
@@ -48,7 +47,7 @@ impl Kind {
     /// fetches them where it can, and tests are skipped elsewhere.
     pub fn missing(self) -> Option<LabError> {
         match self {
-            Self::Nats => program::find(NATS).err(),
+            Self::Nats => program::find(program::NATS).err(),
             _ => None,
         }
     }

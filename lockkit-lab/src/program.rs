@@ -8,6 +8,9 @@ use super::error::{LabError, Result};
 /// Where Debian keeps servers that are not in everybody's `PATH`.
 const SERVER_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/postgresql"];
 
+/// NATS' program. Debian 12 has one that is older; this one is out of a wheel.
+pub(crate) const NATS: &str = "nats-server-2.15";
+
 /// The path of a program, or an error that says how to install it.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();

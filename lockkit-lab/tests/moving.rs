@@ -10,7 +10,7 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{LockManager, Settings};
 use lockkit_lab::history::register::GuardedRegisters;
-use lockkit_lab::history::{History, Promises, judge};
+use lockkit_lab::history::{History, RecordedPromises, judge};
 use lockkit_lab::storm::client::{self, Orders};
 use lockkit_lab::{Kind, Shared};
 use lockkit_redis::RedisDriver;
@@ -113,7 +113,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     let files = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
     let history = History::load(files).unwrap();
     let mirror = house.mirror().await;
-    let promises = Promises::of(mirror.capabilities(), TTL * 10, TTL * 3);
+    let promises = RecordedPromises::of(mirror.capabilities(), TTL * 10, TTL * 3);
     let judgement = judge(&history, &promises);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
     assert!(judgement.counts["granted"] > 100, "{:?}", judgement.counts);

@@ -17,7 +17,7 @@ use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
-use crate::batch::FLIGHTS;
+use crate::batch::BATCH_LIMITS;
 use crate::inner::RedisInner;
 use crate::locator::ServerLocator;
 use crate::publisher::Publisher;
@@ -52,7 +52,7 @@ pub struct RedisDriver {
 
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.batches = FLIGHTS;
+    capabilities.batches = BATCH_LIMITS;
     capabilities.min_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;

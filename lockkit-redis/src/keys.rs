@@ -28,10 +28,10 @@ pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
     (hash ^ (hash >> 33)) as usize % BUCKETS
 }
 
-/// What stands in the keys of registers where those of locks have the [`word`] of their space.
+/// What is in the keys of registers where those of locks have the [`word`] of their space.
 pub(crate) const REGISTER: &str = "register";
 
-/// What stands in the keys of a space.
+/// What is in the keys of a space.
 pub(crate) fn word(space: Space) -> &'static str {
     match space {
         Space::Lock => "lock",

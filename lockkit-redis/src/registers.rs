@@ -18,7 +18,7 @@ use crate::{decode, keys};
 const WATCH: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_secs(10);
 
-/// What `store.lua` is told of a write that may have been applied before.
+/// What `store.lua` gets about a write that may have been applied before.
 const REPEATED: &[u8] = b"repeated";
 
 #[async_trait]

@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use lockkit_core::Error;
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::raw::nats::ask;
-use lockkit_lab::{Kind, Proxy, Server, Shared, Tls};
+use lockkit_lab::{Kind, Proxy, Server, Shared, TestCertificates};
 use lockkit_store::{
     DocumentVersion, NatsStore, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError,
 };
@@ -249,7 +249,7 @@ mod on_nats {
 
     #[tokio::test]
     async fn tls_with_certificates_of_both_ends() {
-        let tls = Tls::issue().await.unwrap();
+        let tls = TestCertificates::issue().await.unwrap();
         let ((server_cert, server_key), ca) = (tls.server_files(), tls.authority());
         let settings = format!(
             "allow_non_tls: true\ntls {{ cert_file: {server_cert:?}, key_file: {server_key:?}, ca_file: {ca:?}, verify: true }}"

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, LockManager, Settings};
-use lockkit_lab::storm::{Stage, Storm};
-use lockkit_lab::{Kind, Layout, Site, trials};
+use lockkit_lab::storm::{Storm, StormSetup};
+use lockkit_lab::{Deployment, Kind, Layout, trials};
 use lockkit_store::StoreDriver;
 
 struct Nats;
 
 #[async_trait]
-impl Site for Nats {
+impl Deployment for Nats {
     fn kind(&self) -> Kind {
         Kind::Nats
     }
@@ -72,7 +72,7 @@ mod on_nats {
     #[tokio::test(flavor = "multi_thread")]
     async fn three_replicas_whose_leader_is_killed_and_paused_are_acquitted() {
         let storm = Storm::brief(lockkit_lab::worker::example("store_worker"));
-        let stage = Stage::group(Layout::NatsCluster).await.unwrap();
+        let stage = StormSetup::group(Layout::NatsCluster).await.unwrap();
         let report = storm.acquitted(stage, connect).await;
         assert!(report.count("granted") >= 5 && report.count("faults") >= 2, "{report:?}");
     }

@@ -7,7 +7,7 @@ use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::claim_cache::{CachedClaim, Node, Obstacle};
+use crate::claim_cache::{CachedClaim, ClaimAhead, Node};
 use crate::create::CreatedNode;
 use crate::errors::{BACKEND, failed, write_failed};
 use crate::locks::FolderState;
@@ -129,7 +129,7 @@ impl ZkLocks {
             return self.answer(session, claim, patience, node, RuleResult::Holds).await.map(Some);
         }
         if let (Some((name, count)), Patience::Wait) = (ahead, patience) {
-            node.obstacle = Some(Obstacle { node: Some(name), sole: count == 1 });
+            node.claim_ahead = Some(ClaimAhead { node: Some(name), sole: count == 1 });
             self.claims.update(claim, node);
             return Ok(Some(Acquisition::Queued { ahead: count }));
         }
@@ -183,7 +183,7 @@ impl ZkLocks {
             }
             RuleResult::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
-                node.obstacle = Some(ahead.into());
+                node.claim_ahead = Some(ahead.into());
                 self.claims.update(claim, node);
                 Ok(Acquisition::Queued { ahead: count })
             }
@@ -236,7 +236,7 @@ impl ZkLocks {
             return Ok(None);
         };
         let token = owned(session, &stat)?;
-        let node = Node { path, name, token, holds: false, obstacle: None };
+        let node = Node { path, name, token, holds: false, claim_ahead: None };
         if cached.node.is_none() {
             self.claims.note_sent(claim, &folder, session);
         }

@@ -238,7 +238,7 @@ impl ZkLocks {
         let knows = claim.mode == Mode::Exclusive && !self.layout.has_neighbours();
         let ahead = ahead.filter(|_| knows);
         let count = u32::try_from(stat.num_children - 1).unwrap_or(0);
-        let node = Node { path, name, token, holds: false, obstacle: None };
+        let node = Node { path, name, token, holds: false, claim_ahead: None };
         self.claims.update(claim, node.clone());
         Ok(CreatedNode {
             node,

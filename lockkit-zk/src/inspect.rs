@@ -122,7 +122,7 @@ impl ZkLocks {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
-            let room = session.room(&[&folder]);
+            let room = session.reserve(&[&folder]);
             // The watch is set before the read, so that no change falls between them.
             let watcher = match room.is_some() {
                 true => {
@@ -162,7 +162,7 @@ impl ZkLocks {
         if servers > 1 {
             health = KNOWN_DEFECTS.check(health, server_versions(options).await);
         }
-        // A server gives no shorter session than its least, two of its ticks unless it is told
+        // A server gives no shorter session than its least, two of its ticks unless configured
         // otherwise.
         let least_tick = got / 2;
         if got > options.asked(options.ttl).timeout + ROUNDED && least_tick > options.tick {

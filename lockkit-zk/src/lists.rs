@@ -187,6 +187,6 @@ pub(crate) async fn snapshot_of(
     for (child, stat) in snapshot.claims().iter().zip(stats) {
         made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
     }
-    snapshot.settle(&made);
+    snapshot.put_in_order(&made);
     Ok(snapshot)
 }

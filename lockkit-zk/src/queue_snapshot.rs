@@ -55,7 +55,7 @@ impl QueueSnapshot {
 
     /// Puts those in order of which this tells, by name, by which change they were made; or that
     /// they have left.
-    pub(crate) fn settle(&mut self, made: &HashMap<String, Option<i64>>) {
+    pub(crate) fn put_in_order(&mut self, made: &HashMap<String, Option<i64>>) {
         let there = |mut child: Child| match made.get(&child.name) {
             Some(change) => change.map(|change| {
                 child.made = change;
@@ -125,7 +125,7 @@ mod tests {
         let mut snapshot = QueueSnapshot::of([&d, &b, &e, &a, &c].map(String::clone).to_vec());
         assert!(snapshot.is_unsure() && !QueueSnapshot::of(vec![name(1), name(2)]).is_unsure());
         let made = [(&a, Some(5)), (&b, Some(7)), (&c, None), (&d, Some(9)), (&e, Some(6))];
-        snapshot.settle(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
+        snapshot.put_in_order(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
         let order: Vec<_> = snapshot.claims().iter().map(|child| &child.name).collect();
         assert_eq!(order, [&a, &e, &b, &d]);
     }

@@ -52,7 +52,7 @@ impl ZkLocks {
         let path = self.layout.register(&at.namespace, at.name.as_str());
         loop {
             let session = self.sessions.get().await?;
-            let room = session.room(&[&path]);
+            let room = session.reserve(&[&path]);
             // The watch is set before the read, so that no change falls between them. It also
             // waits for a node that is not there yet.
             let watcher = match room.is_some() {

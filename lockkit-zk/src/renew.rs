@@ -202,7 +202,7 @@ impl ZkLocks {
             _ => return Ok(Renewal::Ended(ClaimEnd::SessionEnded)),
         };
         if claim.mode == Mode::Shared && !node.name.starts_with("x-") {
-            return self.renewed_alone(claim).await;
+            return self.renew_one(claim).await;
         }
         let acls = self.sessions.options().acls();
         let marker = format!("{}/{}", cached.folder, cached.tag.marker());
@@ -225,12 +225,12 @@ impl ZkLocks {
             Err(MultiWriteError::OperationFailed {
                 source: ZkError::NoNode | ZkError::NodeExists,
                 ..
-            }) => self.renewed_alone(claim).await,
+            }) => self.renew_one(claim).await,
             Err(error) => Err(failed(error.into())),
         }
     }
 
-    async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal> {
+    async fn renew_one(&self, claim: &Claim) -> Result<Renewal> {
         let answers = self.renew(&[Arc::new(claim.clone())]).await;
         answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }

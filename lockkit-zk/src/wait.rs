@@ -12,7 +12,7 @@ use lockkit_core::{Claim, Error, LossReason, Mode, Result};
 use zookeeper_client::EventType;
 
 use crate::acquire::owned;
-use crate::claim_cache::{CachedClaim, Node, Obstacle};
+use crate::claim_cache::{CachedClaim, ClaimAhead, Node};
 use crate::errors::if_there;
 use crate::lists::{Event, Listing, event};
 use crate::locks::ZkLocks;
@@ -60,18 +60,18 @@ impl ZkLocks {
         node: &Node,
     ) -> Result<()> {
         let session = &*cached.session;
-        let mut known = node.obstacle.clone();
+        let mut known = node.claim_ahead.clone();
         let mut reserved = None;
         let mut own: Option<Event> = None;
         loop {
-            let obstacle = match known.take() {
-                Some(obstacle) => obstacle,
+            let claim_ahead = match known.take() {
+                Some(claim_ahead) => claim_ahead,
                 None => match self.look(cached, claim, node).await? {
-                    Some(obstacle) => obstacle,
+                    Some(claim_ahead) => claim_ahead,
                     None => return Ok(()),
                 },
             };
-            let Some(blocker) = obstacle.node.as_ref() else {
+            let Some(blocker) = claim_ahead.node.as_ref() else {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", cached.folder);
@@ -89,13 +89,14 @@ impl ZkLocks {
                     () = following.relied_on(|ahead| self.claims.certainly_waits(ahead)) => {}
                 }
             }
-            let room = reserved.take().or_else(|| session.room(&[&node.path, &path]));
+            let room = reserved.take().or_else(|| session.reserve(&[&node.path, &path]));
             let Some(_room) = room else {
                 own = None;
-                let Some((obstacle, room)) = self.wait_by_folder(cached, claim, node).await? else {
+                let Some((claim_ahead, room)) = self.wait_by_folder(cached, claim, node).await?
+                else {
                     return Ok(());
                 };
-                (known, reserved) = (Some(obstacle), Some(room));
+                (known, reserved) = (Some(claim_ahead), Some(room));
                 continue;
             };
             let mut own_event = match own.take() {
@@ -114,7 +115,7 @@ impl ZkLocks {
                 },
                 event = &mut own_event => {
                     self.own_changed(session, claim, node, event).await?;
-                    known = Some(obstacle);
+                    known = Some(claim_ahead);
                     continue;
                 }
                 what = leaving(session, &path, claim.mode) => what?,
@@ -122,7 +123,7 @@ impl ZkLocks {
             own = Some(own_event);
             match what {
                 // Nothing can come between two sequence numbers, so no other client is ahead now.
-                ClaimAheadChange::Left if obstacle.sole => return Ok(()),
+                ClaimAheadChange::Left if claim_ahead.sole => return Ok(()),
                 ClaimAheadChange::Left | ClaimAheadChange::Changed => {}
             }
         }
@@ -139,7 +140,7 @@ impl ZkLocks {
         cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<Obstacle>> {
+    ) -> Result<Option<ClaimAhead>> {
         let session = &cached.session;
         let listing = self.lists.of(session, &cached.folder, false).read(None).await?;
         match listing.verdict(&node.name, node.token) {
@@ -182,7 +183,7 @@ impl ZkLocks {
         cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<(Obstacle, WatchReservation)>> {
+    ) -> Result<Option<(ClaimAhead, WatchReservation)>> {
         let session = &cached.session;
         let lists = self.lists.of(session, &cached.folder, true);
         let mut seen: Option<Arc<Listing>> = None;
@@ -193,7 +194,7 @@ impl ZkLocks {
                 Some(RuleResult::Waits(ahead)) => {
                     if let Some(blocker) = ahead.blocker {
                         let path = format!("{}/{}", cached.folder, blocker.name);
-                        if let Some(room) = session.room(&[&node.path, &path]) {
+                        if let Some(room) = session.reserve(&[&node.path, &path]) {
                             return Ok(Some((ahead.into(), room)));
                         }
                     }

@@ -5,7 +5,7 @@ use lockkit_core::state::{Cursor, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{Key, Namespace};
 
 use super::InjectedBug;
-use super::toy::{Line, Toy};
+use super::toy::{Toy, ToyQueue};
 
 impl Toy {
     pub(super) fn seen(&self, key: &Key) -> LockState {
@@ -77,8 +77,8 @@ impl Toy {
     }
 }
 
-fn shown(key: &Key, line: &Line, now: Moment) -> LockState {
-    let standings = line.entries.iter().map(|e| e.standing(now)).collect();
+fn shown(key: &Key, line: &ToyQueue, now: Moment) -> LockState {
+    let standings = line.entries.iter().map(|e| e.claim_state(now)).collect();
     LockState::new(key.clone(), standings, line.last_break.clone())
 }
 

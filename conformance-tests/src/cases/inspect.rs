@@ -163,7 +163,7 @@ pub async fn inspect_04_a_graceful_break_waits_for_the_holder(context: CaseConte
     granted.expect("its turn");
     assert!(passed >= ttl, "handed on after {passed:?} of {ttl:?}: two held");
 
-    // A user is told, lets go, and that hands it on before the lease ends.
+    // A user is notified, lets go, and that hands it on before the lease ends.
     let manager = context.manager_with(context.driver().await, |s| s.ttl(context.lively() * 20));
     let guard = manager.mutex("b").lock().await.expect("it is free");
     let (mutex, token) = (context.manager().await, guard.token().expect("it holds"));
@@ -251,7 +251,7 @@ pub async fn inspect_07_inspecting_never_disturbs_the_lock(context: CaseContext)
             }
         }
     });
-    // It ends in its time, however often somebody looks.
+    // It ends in its time, however often it is inspected.
     let limit = context.after(ttl);
     context.within(limit, "the lease ends", ours.granted(&waiter)).await.expect("its turn");
     for _ in 0..20 {

@@ -238,7 +238,7 @@ pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(contex
 pub async fn loss_11_what_was_granted_late_is_renewed_before_its_guard(context: CaseContext) {
     let context = &context;
     undisturbed(context.short() * 3, |ttl, name| async move {
-        let late = Late { verb: DriverMethod::Acquire, by: ttl * 6 / 10 };
+        let late = Late { method: DriverMethod::Acquire, by: ttl * 6 / 10 };
         let driver = Tampered::new(context.driver().await, Arc::new(late));
         let manager = context.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
         let guard = manager.mutex(&name).auto_renew(false).lock().await.expect("it is free");

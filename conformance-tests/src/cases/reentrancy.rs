@@ -1,4 +1,4 @@
-//! Owners enter again what they hold, and nobody else does.
+//! Owners enter again what they hold, and no other owner does.
 
 use std::sync::Arc;
 

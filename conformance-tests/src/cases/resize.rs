@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::contention::finish;
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 fn pool(context: &CaseContext) -> Key {
@@ -194,7 +194,7 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
     let (old, admin) = (ours.semaphore("pool", 5).resizable(), theirs.admin());
     old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
     admin.resize("pool", 2).await.expect("it works");
-    // Nobody is in line who would tell it.
+    // No claim is in the queue that would tell it.
     let one = old.try_acquire().await.expect("it works").expect("two are free");
     let two = old.try_acquire().await.expect("it works").expect("one is free");
     assert!(old.try_acquire().await.expect("it works").is_none(), "two of two are out");
@@ -262,7 +262,7 @@ pub async fn resize_08_a_queued_claim_is_known_by_its_id_whatever_its_limit_was(
 
 pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(context: CaseContext) {
     let theirs = context.manager().await;
-    for place in [Place::Before, Place::Polls(1), Place::After] {
+    for place in [InjectionPoint::Before, InjectionPoint::Polls(1), InjectionPoint::After] {
         let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
         let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));
         let name = format!("{place:?}");

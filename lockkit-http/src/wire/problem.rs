@@ -85,7 +85,7 @@ pub enum Code {
     /// The backend does not answer, or the service is stopping: ask again. The request may have been
     /// carried out.
     Unavailable,
-    /// The backend refuses, until somebody does something about it.
+    /// The backend refuses, until an operator corrects it.
     Backend,
 }
 

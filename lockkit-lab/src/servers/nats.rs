@@ -12,12 +12,10 @@ use serde_json::{Value, json};
 use crate::error::{Doing, Result};
 use crate::kind::Kind;
 use crate::port::Port;
+use crate::program::NATS;
 use crate::raw::nats;
 use crate::server_dir::ServerDir;
 use crate::servers::Recipe;
-
-/// Its program. Debian 12 has one that is older; this one is out of a wheel.
-pub(crate) const NATS: &str = "nats-server-2.15";
 
 /// The bucket that URLs name.
 pub(crate) const BUCKET: &str = "lockkit";

@@ -13,7 +13,7 @@ use crate::store::{PutOutcome, StoreError};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The pause after a request that nobody took: a new leader is elected, or the connection is made again.
+/// The pause after a request that no server took: a new leader is elected, or the connection is made again.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a request has no result.
