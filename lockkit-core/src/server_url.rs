@@ -171,6 +171,16 @@ impl PemFiles {
         self.ca.is_none() && self.cert.is_none() && self.key.is_none()
     }
 
+    /// The file of the authorities, where the URL names one: for clients that read it themselves.
+    pub fn ca(&self) -> Option<&str> {
+        self.ca.as_deref()
+    }
+
+    /// The files of the client's certificate and key, where the URL names both.
+    pub fn identity(&self) -> Option<(&str, &str)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
+
     /// Reads the files for a client that trusts no authority but those that the URL names: also gives
     /// their certificates by themselves.
     ///

@@ -211,6 +211,8 @@ fn member_without_password(base: &str) -> String {
         None => format!("{scheme}://{authority}{path}"),
         Some((login, host)) => match login.split_once(':') {
             Some((user, _)) => format!("{scheme}://{user}:***@{host}{path}"),
+            // NATS knows tokens in the place of a user and a password.
+            None if scheme.starts_with("nats") => format!("{scheme}://***@{host}{path}"),
             None => format!("{scheme}://{login}@{host}{path}"),
         },
     }
@@ -310,6 +312,8 @@ mod tests {
             ("postgres://u@h/db", "postgres://u@h/db"),
             ("zk://a:1,b:2/x", "zk://a:1,b:2/x"),
             ("mysql://u:p/w@h/db", "mysql://u:***@h/db"),
+            ("nats://token@h/b", "nats://***@h/b"),
+            ("nats+tls://u:secret@h/b", "nats+tls://u:***@h/b"),
             ("sqlite:/a/b", "sqlite:/a/b"),
             ("redis+cluster://u:p,x@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
             (

@@ -16,7 +16,7 @@ use super::kind::Layout;
 use super::proxy::{Protocol, Proxy};
 use super::raw::{resp, zookeeper};
 use super::server::{Data, Server};
-use super::servers::{etcd, redis, redis_cluster, redis_sentinel, zookeeper as zk};
+use super::servers::{etcd, nats, redis, redis_cluster, redis_sentinel, zookeeper as zk};
 use crate::servers::Recipe;
 
 /// The size of all groups, and the number of sentinels.
@@ -138,6 +138,7 @@ impl Group {
             }
             Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
             Layout::EtcdCluster => boxed(etcd::Etcd::cluster(SIZE)?),
+            Layout::NatsCluster => boxed(nats::Nats::cluster(SIZE)?),
         };
         group.add(recipes, &folder, clocks).await?;
         if !nodes.is_empty() {
@@ -226,6 +227,7 @@ impl Group {
             }
             Layout::ZooKeeperEnsemble => format!("zk://{addrs}"),
             Layout::EtcdCluster => format!("etcd://{addrs}"),
+            Layout::NatsCluster => format!("nats://{addrs}/{}?replicas={SIZE}", nats::BUCKET),
         }
     }
 
@@ -341,6 +343,9 @@ impl Group {
                 redis_cluster::serves(member.addr(), SIZE, self.members.len()).await?;
             }
         }
+        if self.layout == Layout::NatsCluster {
+            nats::has_all_replicas(self.members[0].addr(), SIZE).await?;
+        }
         for sentinel in &self.sentinels {
             redis_sentinel::knows_all(sentinel.addr(), self.sentinels.len()).await?;
         }
@@ -354,6 +359,9 @@ impl Group {
         for member in self.members.iter().filter(|member| member.is_awake()) {
             let leads = match self.layout {
                 Layout::EtcdCluster => etcd::leads(member.addr()).await.unwrap_or(false),
+                Layout::NatsCluster => {
+                    nats::leader(member.addr()).await.is_ok_and(|leader| leader == member.name())
+                }
                 _ => zookeeper::four_letters(member.addr(), "srvr")
                     .await
                     .is_ok_and(|answer| answer.contains("Mode: leader")),

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::error::LabError;
+use super::program;
 use crate::proxy::Protocol;
 
 /// A server that stands alone.
@@ -20,12 +22,14 @@ pub enum Kind {
     ZooKeeper,
     /// etcd.
     Etcd,
+    /// NATS with JetStream; its URL names a bucket that its first client creates.
+    Nats,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Redis, Self::Postgres, Self::MariaDb, Self::ZooKeeper, Self::Etcd];
+    pub const ALL: [Self; 6] =
+        [Self::Redis, Self::Postgres, Self::MariaDb, Self::ZooKeeper, Self::Etcd, Self::Nats];
 
     /// The word for it on a command line and in names of folders.
     pub fn name(self) -> &'static str {
@@ -35,6 +39,16 @@ impl Kind {
             Self::MariaDb => "mysql",
             Self::ZooKeeper => "zk",
             Self::Etcd => "etcd",
+            Self::Nats => "nats",
+        }
+    }
+
+    /// Why there is none on this machine, of those that Debian 12 has no package of: `cargo xtask install`
+    /// fetches them where it can, and tests are skipped elsewhere.
+    pub fn missing(self) -> Option<LabError> {
+        match self {
+            Self::Nats => program::find(program::NATS).err(),
+            _ => None,
         }
     }
 
@@ -51,12 +65,13 @@ impl Kind {
             Self::MariaDb => Protocol::MySql,
             Self::ZooKeeper => Protocol::ZooKeeper,
             Self::Etcd => Protocol::Grpc,
+            Self::Nats => Protocol::Unknown,
         }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.
     pub fn has_movable_clock(self) -> bool {
-        self != Self::Etcd
+        !matches!(self, Self::Etcd | Self::Nats)
     }
 }
 
@@ -91,21 +106,29 @@ pub enum Layout {
     ZooKeeperEnsemble,
     /// An etcd cluster of three.
     EtcdCluster,
+    /// Three NATS servers; the bucket that its URL names has three replicas.
+    NatsCluster,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::RedisSentinel,
         Self::RedisCluster,
         Self::RedisClusterWithReplicas,
         Self::ZooKeeperEnsemble,
         Self::EtcdCluster,
+        Self::NatsCluster,
     ];
 
     /// Those that tests can share, since the cases of the suite disturb none of their members.
-    pub const SHARED: [Self; 4] =
-        [Self::RedisSentinel, Self::RedisCluster, Self::ZooKeeperEnsemble, Self::EtcdCluster];
+    pub const SHARED: [Self; 5] = [
+        Self::RedisSentinel,
+        Self::RedisCluster,
+        Self::ZooKeeperEnsemble,
+        Self::EtcdCluster,
+        Self::NatsCluster,
+    ];
 
     /// The environment variable that names a group which exists already.
     pub fn variable(self) -> &'static str {
@@ -115,6 +138,7 @@ impl Layout {
             Self::RedisClusterWithReplicas => "LOCKKIT_TEST_REDIS_CLUSTER_WITH_REPLICAS_URL",
             Self::ZooKeeperEnsemble => "LOCKKIT_TEST_ZK_ENSEMBLE_URL",
             Self::EtcdCluster => "LOCKKIT_TEST_ETCD_CLUSTER_URL",
+            Self::NatsCluster => "LOCKKIT_TEST_NATS_CLUSTER_URL",
         }
     }
 
@@ -131,6 +155,7 @@ impl Layout {
             }
             Self::ZooKeeperEnsemble => Kind::ZooKeeper,
             Self::EtcdCluster => Kind::Etcd,
+            Self::NatsCluster => Kind::Nats,
         }
     }
 }

@@ -18,6 +18,7 @@ use super::server_dir::ServerDir;
 use super::servers;
 use super::servers::etcd::{Etcd, EtcdDemands};
 use super::servers::mariadb::MariaDb;
+use super::servers::nats::Nats;
 use super::servers::redis::{Redis, VALKEY};
 use super::servers::zookeeper::{ZooKeeper, ZooKeeperDemands};
 use crate::servers::Recipe;
@@ -158,6 +159,23 @@ impl Server {
     /// If the future is dropped, nothing of the server remains.
     pub async fn start_valkey() -> Result<Self> {
         let recipe = Box::new(Redis::alone()?.served_by(VALKEY));
+        let server = Self::create(recipe, Arc::new(Folder::create()?), false).await?;
+        server.launch(Data::Keep).await?;
+        server.ready().await?;
+        Ok(server)
+    }
+
+    /// Starts a NATS server with these lines in its configuration: users and their rights, TLS.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the server remains.
+    pub async fn start_nats_with(settings: &str) -> Result<Self> {
+        let recipe = Box::new(Nats::configured(settings)?);
         let server = Self::create(recipe, Arc::new(Folder::create()?), false).await?;
         server.launch(Data::Keep).await?;
         server.ready().await?;

@@ -129,6 +129,7 @@ impl SetUp {
             Location::Server(Kind::MariaDb) => "mysql",
             Location::Server(Kind::ZooKeeper) => "zk",
             Location::Server(Kind::Etcd) => "etcd",
+            Location::Server(Kind::Nats) => "nats",
             Location::Server(Kind::Redis) | Location::Group(_) | Location::Quorum(_) => "redis",
         }
     }

@@ -44,6 +44,7 @@ const TRIAL_OF: &[(Fault, &str)] = &[
     (Fault::ServerRestarts, "robust_03"),
 ];
 
+const NATS: &str = "lockkit-store/tests/nats_faults.rs";
 const REPLICAS: &str = "lockkit-sql/tests/failovers/replicas.rs";
 const UNSYNCED: &str = "lockkit-sql/tests/failovers/unsynced.rs";
 const STORMS_ON_REDIS: &str = "lockkit-redis/tests/storm.rs";
@@ -199,6 +200,14 @@ const OWN: &[(&str, Fault, &str, &str)] = &[
         "robust_07_the_leader_of_a_cluster",
     ),
     ("etcd", Fault::BrokenByForce, "lockkit-etcd/tests/conformance.rs", "inspect_05"),
+    ("NATS", Fault::ConnectionCut, "lockkit-store/tests/nats_contract.rs", "a_swap_whose_answer"),
+    ("NATS", Fault::ServerPaused, NATS, "promises_hold_when_the_server_is_paused"),
+    ("NATS", Fault::ClientPaused, NATS, "promises_hold_when_a_client_is_paused"),
+    ("NATS", Fault::ClientDies, "lockkit-store/tests/nats_conformance.rs", "lease_05"),
+    ("NATS", Fault::ServerRestarts, NATS, "promises_hold_when_the_server_is_killed"),
+    ("NATS", Fault::DataLost, NATS, "tokens_grow_although_all_data_was_lost"),
+    ("NATS", Fault::LeaderLost, NATS, "three_replicas_whose_leader_is_killed"),
+    ("NATS", Fault::BrokenByForce, "lockkit-store/tests/nats_conformance.rs", "inspect_05"),
 ];
 
 #[cfg(test)]

@@ -92,6 +92,11 @@ impl TestCertificates {
         Ok(read(self.key("server"))? + &read(self.certificate("server"))?)
     }
 
+    /// The server's certificate and its key, for servers that take them in their configuration.
+    pub fn server_files(&self) -> (PathBuf, PathBuf) {
+        (self.certificate("server"), self.key("server"))
+    }
+
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()

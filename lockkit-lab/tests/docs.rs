@@ -20,6 +20,7 @@ use lockkit_lab::trials::TRIALS;
 use lockkit_lab::{Group, Kind, Layout, Shared};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::{MySqlDriver, PostgresDriver, SqliteDriver};
+use lockkit_store::NatsStore;
 use lockkit_zk::ZkDriver;
 
 /// Every set-up that the docs name, and what its driver states.
@@ -55,6 +56,7 @@ async fn stated() -> Vec<(&'static str, Capabilities)> {
         ("quorum of Redis", *quorum.capabilities()),
         ("ZooKeeper", *ZkDriver::connect(zk.url()).await.unwrap().capabilities()),
         ("etcd", *EtcdDriver::capabilities_with("3.5.13")),
+        ("NATS", NatsStore::usual_facts().capabilities()),
         ("etcd before 3.4.31, 3.5.13", *EtcdDriver::capabilities_with("3.4.23")),
     ]
 }
@@ -120,7 +122,7 @@ async fn tables_of_the_docs_are_what_the_drivers_state() {
 
     let short = ["SQLite", "PostgreSQL", "MySQL, MariaDB", "Redis", "quorum of Redis"];
     let mut short: Vec<_> = short.map(|name| (name, of(name))).into();
-    short.extend([("ZooKeeper", of("ZooKeeper")), ("etcd", of("etcd"))]);
+    short.extend(["ZooKeeper", "etcd", "NATS"].map(|name| (name, of(name))));
     let short = promises::short_table(&short);
     Page::read("docs/choosing.md").table("faults", &short).settle();
     Page::read("README.md").table("faults", &short).settle();

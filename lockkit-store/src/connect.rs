@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use lockkit_core::capabilities::{LeaseClock, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp};
 use lockkit_core::clock::sleep_until;
 use lockkit_core::driver::{BatchLimits, KnownBases, locked};
 use lockkit_core::state::Health;
@@ -19,15 +19,16 @@ use crate::options::StoreOptions;
 use crate::probe::probe;
 use crate::queues::Operation;
 use crate::session::forbidden;
-use crate::store::{ChangeReporter, PutOutcome, Store};
+use crate::store::{ChangeReporter, PutOutcome, Store, StoreFacts};
 use crate::waiters::Waiters;
 
 /// How often some sessions of others are looked at, to remove those of crashed processes.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// A release that failed is repeated after this.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
-/// Attempts to find or write the layout.
+/// Attempts to find or write the layout: a store that was just created may not answer for a while.
 const LAYOUT_ATTEMPTS: u32 = 5;
+const LAYOUT_PAUSE: Duration = Duration::from_millis(100);
 
 impl StoreDriver {
     /// Opens a store: checks its configuration and, when it is first used, [probes](crate::probe) it for up to
@@ -44,7 +45,7 @@ impl StoreDriver {
         let own = Arc::new(OwnClaims::default());
         let inner = Arc::new(DriverInner {
             waiters: Arc::new(Waiters::new(own.clone(), context.shards)),
-            capabilities: capabilities(&context),
+            capabilities: context.facts.capabilities(),
             context,
             own,
             workers: Mutex::new(HashMap::new()),
@@ -68,7 +69,15 @@ impl StoreDriver {
 async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
     let mut failure = context.unavailable("the layout could not be written");
     for _ in 0..LAYOUT_ATTEMPTS {
-        if let Some(found) = context.read(META).await? {
+        let found = match context.read(META).await {
+            Err(error) if error.is_retryable() => {
+                failure = error;
+                tokio::time::sleep(LAYOUT_PAUSE).await;
+                continue;
+            }
+            found => found?,
+        };
+        if let Some(found) = found {
             let meta: MetaDocument = decode(context.backend(), "the layout", &found.bytes)?;
             if meta.format == FORMAT && meta.shards > 0 {
                 return Ok(meta.shards);
@@ -98,26 +107,40 @@ async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
     Err(failure)
 }
 
-fn capabilities(context: &StoreContext) -> Capabilities {
-    let facts = &context.facts;
-    let mut capabilities = Capabilities::of(facts.name);
-    capabilities.lease_clock = LeaseClock::Observers;
-    capabilities.lease_scope = LeaseScope::Session;
-    capabilities.min_ttl = facts.min_ttl;
-    // A beat is seen one pause between reads late; the last one is acted upon at the next poll, and then the
-    // queue is read and swapped.
-    capabilities.expiry_slack = context.session_pace() * 2 + facts.pace * 4;
-    capabilities.wake_up = WakeUp::Poll { within: facts.pace * 2 };
-    capabilities.token_source = TokenSource::ClientClocks;
-    capabilities.raise = true;
-    capabilities.resize = true;
-    capabilities.registers = true;
-    capabilities.namespaces = true;
-    capabilities.batches = BatchLimits::of(64, 16);
-    capabilities.batches.same_key = true;
-    capabilities.faults = facts.faults;
-    capabilities
+impl StoreFacts {
+    /// What the driver over a store of these facts does and does not do.
+    pub fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::of(self.name);
+        capabilities.lease_clock = LeaseClock::Observers;
+        capabilities.lease_scope = LeaseScope::Session;
+        capabilities.min_ttl = self.min_ttl;
+        // A beat is seen one pause between reads late; the last one is acted upon at the next poll, and then
+        // the queue is read and swapped.
+        capabilities.expiry_slack = self.session_pace() * 2 + self.pace * 4;
+        capabilities.wake_up = match self.reports_changes {
+            true => WakeUp::Push,
+            false => WakeUp::Poll { within: self.pace * 2 },
+        };
+        capabilities.token_source = TokenSource::ClientClocks;
+        capabilities.raise = true;
+        capabilities.resize = true;
+        capabilities.registers = true;
+        capabilities.namespaces = true;
+        capabilities.round_trips = Some(ROUND_TRIPS);
+        capabilities.batches = BatchLimits::of(64, 16);
+        capabilities.batches.same_key = true;
+        capabilities.faults = self.faults;
+        capabilities
+    }
 }
+
+/// A renewal beats, and then reads the shards; a waiter that is woken reads its shard.
+const ROUND_TRIPS: RoundTrips = {
+    let mut trips = RoundTrips::BUDGET;
+    trips.renew = 2;
+    trips.once_woken = 1;
+    trips
+};
 
 /// Takes out the claims that core stopped renewing, although other claims keep their session alive.
 async fn end_overdue(driver: Weak<DriverInner>) {

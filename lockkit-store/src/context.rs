@@ -121,7 +121,7 @@ impl StoreContext {
 
     /// How often the session of a claim that is in the way is read.
     pub(crate) fn session_pace(&self) -> Duration {
-        self.facts.pace * 4
+        self.facts.session_pace()
     }
 
     /// The error of an operation that found no answer in time.

@@ -42,6 +42,8 @@ mod context;
 mod document;
 mod driver;
 mod listing;
+#[cfg(feature = "nats")]
+mod nats;
 mod observer;
 mod open;
 mod options;
@@ -62,6 +64,8 @@ pub mod testing;
 mod waiters;
 
 pub use driver::StoreDriver;
+#[cfg(feature = "nats")]
+pub use nats::NatsStore;
 pub use options::StoreOptions;
 pub use probe::probe;
 pub use store::{

@@ -1,6 +1,6 @@
 //! From a URL to a driver: the one place of this crate that knows which stores there are.
 
-#[cfg(feature = "s3")]
+#[cfg(any(feature = "nats", feature = "s3"))]
 use std::sync::Arc;
 
 use lockkit_core::{Error, Result};
@@ -14,6 +14,12 @@ impl StoreDriver {
     /// As for [`connect`](Self::connect).
     pub async fn connect_url(url: &str) -> Result<Self> {
         match scheme(url) {
+            #[cfg(feature = "nats")]
+            "nats" | "nats+tls" => {
+                let target = crate::nats::parse(url)?;
+                let options = target.store.clone();
+                Self::connect(Arc::new(crate::nats::NatsStore::open(target).await?), options).await
+            }
             #[cfg(feature = "s3")]
             "s3" => {
                 let target = crate::s3::parse(url)?;
@@ -28,6 +34,8 @@ impl StoreDriver {
     /// that the URL names).
     pub fn check_url(url: &str) -> Result<()> {
         match scheme(url) {
+            #[cfg(feature = "nats")]
+            "nats" | "nats+tls" => crate::nats::parse(url).map(drop),
             #[cfg(feature = "s3")]
             "s3" => crate::s3::parse(url).map(drop),
             other => Err(unknown(other)),

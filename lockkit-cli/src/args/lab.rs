@@ -19,7 +19,7 @@ Examples:
   lockkit storm --server redis --lasts 60s --history redis.jsonl
   lockkit judge redis.jsonl --svg redis.svg")]
 pub(crate) struct StormArgs {
-    /// Start this server (redis, postgres, mysql, zk, etcd) and strike at it too
+    /// Start this server (redis, postgres, mysql, zk, etcd, nats) and strike at it too
     #[arg(long)]
     pub(crate) server: Option<Kind>,
 
@@ -96,6 +96,8 @@ pub(crate) enum Members {
     RedisClusterWithReplicas,
     /// A ZooKeeper ensemble of three
     ZkEnsemble,
+    /// Three NATS servers, and a bucket with three replicas
+    NatsCluster,
 }
 
 impl Members {
@@ -105,6 +107,7 @@ impl Members {
             Self::RedisCluster => Layout::RedisCluster,
             Self::RedisClusterWithReplicas => Layout::RedisClusterWithReplicas,
             Self::ZkEnsemble => Layout::ZooKeeperEnsemble,
+            Self::NatsCluster => Layout::NatsCluster,
         }
     }
 }

@@ -45,9 +45,18 @@ async fn main() -> ExitCode {
 fn kinds_of(words: &[String]) -> Result<Vec<Kind>, String> {
     match words {
         [] => Err("no server is named".into()),
-        [all] if all == "all" => Ok(Kind::ALL.to_vec()),
+        [all] if all == "all" => Ok(Kind::ALL.into_iter().filter(is_here).collect()),
         words => words.iter().map(|word| word.parse()).collect(),
     }
+}
+
+/// Whether it can be started on this machine; says why not.
+fn is_here(kind: &Kind) -> bool {
+    let missing = kind.missing();
+    if let Some(why) = &missing {
+        let _ = writeln!(io::stderr(), "lockkit-lab: without {kind}: {why}");
+    }
+    missing.is_none()
 }
 
 async fn run(kinds: &[Kind], groups: &[Layout], command: &[String]) -> Result<ExitCode, String> {
@@ -85,6 +94,7 @@ impl Lab {
         let missing = kinds.iter().filter(|kind| std::env::var_os(kind.variable()).is_none());
         let servers = try_join_all(missing.map(|kind| Server::start(*kind)));
         let missing = groups.iter().filter(|group| std::env::var_os(group.variable()).is_none());
+        let missing = missing.filter(|group| group.kind().missing().is_none());
         let started = try_join_all(missing.map(|layout| shared::start_group(*layout)));
         let (servers, groups) = tokio::try_join!(servers, started)?;
         Ok(Self { servers, groups })

@@ -5,6 +5,7 @@
 
 pub mod etcd;
 pub mod mysql;
+pub mod nats;
 pub mod postgres;
 pub mod resp;
 pub mod zookeeper;

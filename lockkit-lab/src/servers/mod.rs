@@ -3,6 +3,7 @@
 
 pub(crate) mod etcd;
 pub(crate) mod mariadb;
+pub(crate) mod nats;
 pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod redis_cluster;
@@ -28,6 +29,7 @@ pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
         Kind::MariaDb => Box::new(mariadb::MariaDb::new()?),
         Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::alone()?),
         Kind::Etcd => Box::new(etcd::Etcd::alone()?),
+        Kind::Nats => Box::new(nats::Nats::alone()?),
     })
 }
 
@@ -39,6 +41,7 @@ pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
         Kind::MariaDb => format!("mysql://root@{addr}/{}", mariadb::DATABASE),
         Kind::ZooKeeper => format!("zk://{addr}"),
         Kind::Etcd => format!("etcd://{addr}"),
+        Kind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
     }
 }
 

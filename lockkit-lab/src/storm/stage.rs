@@ -104,7 +104,7 @@ impl StormSetup {
     pub async fn group(layout: Layout) -> Result<Self, LabError> {
         let group = match layout {
             Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble(FAITH).await?,
-            Layout::EtcdCluster => Group::start(layout).await?,
+            Layout::EtcdCluster | Layout::NatsCluster => Group::start(layout).await?,
             _ => return Self::redis(layout, |injector| injector).await,
         };
         let url = match layout {
