@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::{check_holder, check_note};
+use crate::name::{SLOTS, check_holder, check_note};
 use crate::settings::check_ttl;
 use crate::state::MARK;
 use crate::{Capabilities, Error, Key, Margin, Space, unique};
@@ -269,11 +269,16 @@ impl Claim {
                 return Err(Error::config("a semaphore gives one permit at least"));
             }
         }
+        let is_slot = self.key.space == Space::Lock && self.key.name.as_str().starts_with(SLOTS);
+        if is_slot && !capabilities.slots {
+            let (operation, backend) = ("slots", capabilities.backend);
+            return Err(Error::Unsupported { operation, backend });
+        }
         let ClientIdentity { host, program, .. } = &*self.identity;
         check_holder(host)?;
         check_holder(program)?;
-        // What a composed driver added stands behind its mark.
-        self.note.iter().flat_map(|note| note.splitn(2, MARK)).try_for_each(check_note)
+        // What core or a composed driver added stands behind a mark.
+        self.note.iter().flat_map(|note| note.splitn(3, MARK)).try_for_each(check_note)
     }
 
     /// Refuses a claim that could never hold, and would keep those behind it waiting: one for more

@@ -10,21 +10,19 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::clock::unix_ms;
-use crate::driver::{ClaimEnd, Released, Renewal};
-use crate::error::{in_time, no_answer};
+use crate::clock::sleep_until;
+use crate::driver::{Released, Renewal};
+use crate::error::no_answer;
 use crate::held_lock::HeldLock;
 use crate::observe::Labels;
-use crate::record::{GivenBack, How, Left, Record};
+use crate::record::{How, Left, Record};
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{
-    BreakRecord, Claim, Error, FromLock, Lifetime, LockManager, LossReason, Mode, fresh, observe,
-    renewer,
+    Claim, Error, FromLock, Lifetime, LockManager, LossReason, Mode, fresh, observe, renewer,
 };
 
-/// How long a release that found nothing waits for the reason.
-const EXPLANATION: Duration = Duration::from_secs(2);
+mod ending;
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -74,6 +72,11 @@ impl Guard {
         Self { holding }
     }
 
+    /// Changes how long it holds at least.
+    pub(crate) fn set_at_least(&self, at_least: Option<Duration>) {
+        self.holding.lease.record.set_at_least(at_least);
+    }
+
     /// It is about to be released together with others.
     pub(crate) fn expect_several(&self) {
         self.holding.core.registry.batcher.expect_several();
@@ -93,7 +96,9 @@ impl Guard {
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
     /// under it may have met another holder's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
-    /// releases, in a task of its own. One round trip; where the backend did not have the lock, a second
+    /// releases, in a task of its own. A lock with a least hold is left to a lease of the rest, or where the
+    /// backend cannot do so, held until then: see [`at_least`](crate::sync::Mutex::at_least). After a loss of
+    /// a lock with a [lock delay](crate::sync::Mutex::lock_delay) nothing is sent. One round trip; where the backend did not have the lock, a second
     /// one asks for the reason.
     ///
     /// # Cancel safety
@@ -212,7 +217,24 @@ impl Holding {
         if registry.is_forked() {
             return Err(Error::Lost { reason: LossReason::Forked });
         }
+        if let Some(until) = record.least_end().filter(|_| record.loss().is_none()) {
+            match registry.can_leave_lease(&record.claim()) {
+                true => return self.leave_lease(until).await,
+                // Held and renewed until then.
+                false => tokio::select! {
+                    _ = record.lost() => {}
+                    () = sleep_until(&**self.core.clock(), until) => {}
+                },
+            }
+        }
         let mut given = record.give_back();
+        if let Some(reason) = given.lost.clone().filter(|_| record.has_lock_delay()) {
+            // Whatever is left of the lease keeps the name closed.
+            self.armed.store(false, Ordering::Relaxed);
+            registry.remove(given.claim.id, record);
+            registry.release_after_loss(record, &given);
+            return Err(Error::Lost { reason });
+        }
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
@@ -228,35 +250,6 @@ impl Holding {
             (Err(error), None) => Err(error),
         }
     }
-
-    /// Why the backend did not have the claim when it was released. Asks whether it was broken.
-    async fn missing(&self, given: GivenBack) -> LossReason {
-        let now = self.core.clock().now();
-        let explained = in_time(self.core.backend(), EXPLANATION, self.break_of(&given)).await;
-        match explained {
-            Ok(Some(record)) => LossReason::Broken(record),
-            _ => given.missing(now),
-        }
-    }
-
-    async fn break_of(&self, given: &GivenBack) -> Result<Option<BreakRecord>, Error> {
-        let driver = self.core.driver();
-        match driver.renew_single(&given.claim).await? {
-            Renewal::Ended(ClaimEnd::Broken(record)) => return Ok(Some(record)),
-            Renewal::Ended(_) => {}
-            // An acquire of it that was under way arrived meanwhile.
-            _ => {
-                self.armed.store(true, Ordering::Relaxed);
-                return Ok(None);
-            }
-        }
-        // A quorum forgets what it released. The last break of the lock is that of this claim if it
-        // was made since the grant; the clock of its maker may differ from this one.
-        let state = driver.inspect(&given.claim.key).await?;
-        let since = given.held_for.unwrap_or_default() + Duration::from_secs(60);
-        let earliest = u128::from(unix_ms()).saturating_sub(since.as_millis());
-        Ok(state.last_break.filter(|record| u128::from(record.at_unix_ms) >= earliest))
-    }
 }
 
 impl Drop for Holding {
@@ -267,8 +260,12 @@ impl Drop for Holding {
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        registry.remove(record.give_back().claim.id, record);
-        registry.release_of(record);
+        let given = record.give_back();
+        registry.remove(given.claim.id, record);
+        match given.lost.is_some() && record.has_lock_delay() {
+            true => registry.release_after_loss(record, &given),
+            false => registry.release_of(record),
+        }
     }
 }
 
@@ -434,7 +431,15 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
         Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
-    let how = How { margin: core.margin(), base, renew: true, max_hold: None, labels };
+    let how = How {
+        margin: core.margin(),
+        base,
+        renew: true,
+        max_hold: None,
+        at_least: None,
+        lock_delay: Duration::ZERO,
+        labels,
+    };
     let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
     let fresh = match record.grant(&grant, Some(sent)) {
         Left::Enough => Ok(true),

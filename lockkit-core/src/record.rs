@@ -16,6 +16,7 @@ use crate::{Claim, LossReason, Token};
 
 mod parts;
 mod state;
+mod stay;
 
 pub(crate) use parts::{GivenBack, How};
 
@@ -30,6 +31,8 @@ pub(crate) struct Record {
     base: u64,
     /// Whether it is renewed in the background while it is held.
     renew: bool,
+    /// How much of each lease is never trusted.
+    lock_delay: Duration,
     pub(crate) labels: Labels,
     /// Where it was asked for.
     runtime: Option<Handle>,
@@ -52,6 +55,9 @@ struct Term {
     handed_out: bool,
     /// How long it may hold at most, from the grant on.
     max_hold: Option<Duration>,
+    /// How long it holds at least, from the grant on, and when that is over.
+    at_least: Option<Duration>,
+    least_end: Option<Moment>,
     /// Requests that may put the claim in line again after its release, and until when.
     ambiguous: (u32, Moment),
     /// The run of a server that gave the last answer, where that is known; how many times faster than
@@ -98,7 +104,7 @@ pub(crate) const NEVER: Moment = Moment::from_nanos(u64::MAX);
 impl Record {
     pub(crate) fn new(claim: Arc<Claim>, asked: Moment, clock: Arc<dyn Clock>, how: How) -> Self {
         let due = deadline::renewal_due(asked, claim.wait_ttl);
-        let How { margin, base, renew, max_hold, labels } = how;
+        let How { margin, base, renew, max_hold, at_least, lock_delay, labels } = how;
         let ambiguous = (0, asked);
         let phase = Phase::Waiting;
         let term = Term {
@@ -111,6 +117,8 @@ impl Record {
             failing: None,
             handed_out: false,
             max_hold,
+            at_least,
+            least_end: None,
             ambiguous,
             run: None,
             rate: 1.0,
@@ -119,7 +127,7 @@ impl Record {
         observe::waiting(labels, 1.0);
         let (term, changed) = (Mutex::new(term), Notify::new());
         let runtime = Handle::try_current().ok();
-        Self { term, changed, margin, clock, base, renew, labels, runtime }
+        Self { term, changed, margin, clock, base, renew, lock_delay, labels, runtime }
     }
 
     fn term(&self) -> MutexGuard<'_, Term> {
@@ -174,7 +182,8 @@ impl Record {
         let asked = asked.unwrap_or(term.asked);
         let is_fast = term.rate > 1.0;
         // How long the lease lasts by our clock.
-        let ours = Grant { ttl: grant.ttl.div_f64(term.rate), ..*grant };
+        let leased = grant.ttl.saturating_sub(self.lock_delay);
+        let ours = Grant { ttl: leased.div_f64(term.rate), ..*grant };
         let until = deadline::grant_until(&ours, asked, self.margin);
         let (max_hold, handed_out) = (term.max_hold, term.handed_out);
         let is_latest = asked >= term.asked;
@@ -189,7 +198,7 @@ impl Record {
                 };
                 let stop = max_hold.map_or(NEVER, |d| now.after(d));
                 let deadline = until.min(stop);
-                let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
+                let (ttl, lowered) = (leased, Moment::from_nanos(0));
                 let h = HeldLease { token, ttl, deadline, until, granted_at: now, stop, lowered };
                 *phase = Phase::Holding(h);
                 self.changed.notify_waiters();
@@ -204,7 +213,7 @@ impl Record {
                 if asked < h.lowered {
                     return Left::Enough;
                 }
-                h.ttl = grant.ttl;
+                h.ttl = leased;
                 // An answer that it holds never ends it.
                 h.until = match is_fast && is_latest && until > now {
                     true => until,
@@ -214,6 +223,9 @@ impl Record {
                 *h
             }
         };
+        if term.least_end.is_none() {
+            term.least_end = term.at_least.map(|d| holding.granted_at.after(d));
+        }
         (term.failures, term.failing) = (0, None);
         term.doubt = is_fast.then_some(LossReason::ClockJump);
         term.asked = term.asked.max(asked);
@@ -255,7 +267,7 @@ impl Record {
         let term = self.term();
         let ttl = match &term.phase {
             Phase::Holding(h) => h.ttl,
-            _ => term.claim.hold_ttl,
+            _ => term.claim.hold_ttl.saturating_sub(self.lock_delay),
         };
         ttl.saturating_sub(self.margin.of(ttl))
     }
@@ -343,6 +355,10 @@ impl Record {
         let now = self.clock.now();
         let term = self.term();
         let over = reason_of_the_end(&term);
+        let ttl = match &term.phase {
+            Phase::Holding(h) => h.ttl,
+            _ => Duration::ZERO,
+        };
         let (lost, held_for, trusted) = match &term.phase {
             Phase::Holding(h) => {
                 let lost = (now >= h.deadline).then(|| over.clone());
@@ -353,7 +369,7 @@ impl Record {
         };
         let claim = term.claim.clone();
         self.end(term, None);
-        GivenBack { claim, lost, held_for, trusted, over }
+        GivenBack { claim, lost, held_for, ttl, trusted, over }
     }
 
     fn end(&self, mut term: MutexGuard<'_, Term>, why: Option<LossReason>) -> bool {
@@ -386,7 +402,7 @@ impl Record {
                 true => now,
                 false => h.deadline.after(self.margin.of(h.ttl)),
             };
-            (why, lease_end)
+            (why, lease_end.after(self.lock_delay))
         };
         self.lose(why.clone()).then_some((why, lease_end))
     }

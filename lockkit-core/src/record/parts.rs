@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::NEVER;
 use crate::clock::Moment;
 use crate::deadline::Margin;
 use crate::observe::Labels;
@@ -15,6 +16,9 @@ pub(crate) struct How {
     pub(crate) base: u64,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
+    /// How much of the lease is never trusted: for so long the name stays closed after a loss.
+    pub(crate) lock_delay: Duration,
     pub(crate) labels: Labels,
 }
 
@@ -24,12 +28,18 @@ pub(crate) struct GivenBack {
     /// Why it was lost before that, if it was.
     pub(crate) lost: Option<LossReason>,
     pub(crate) held_for: Option<Duration>,
+    pub(crate) ttl: Duration,
     /// Until when it could be trusted, and what became of it after that.
     pub(super) trusted: Moment,
     pub(super) over: LossReason,
 }
 
 impl GivenBack {
+    /// When a lost claim ended that nothing has taken note of yet; `None` where the loss was noticed before.
+    pub(crate) fn unnoticed_loss(&self) -> Option<Moment> {
+        (self.lost.is_some() && self.trusted != NEVER).then_some(self.trusted)
+    }
+
     /// Why the backend said by now that it does not have it.
     pub(crate) fn missing(self, now: Moment) -> LossReason {
         match now < self.trusted {

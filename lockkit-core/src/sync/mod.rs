@@ -11,6 +11,7 @@ mod reentrant;
 mod register;
 mod rwlock;
 mod semaphore;
+mod slots;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leader, Leadership};
@@ -23,3 +24,4 @@ pub(crate) use reentrant::{Entrances, Owner};
 pub use register::Register;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use slots::{SlotGuard, SlotLease, Slots};
