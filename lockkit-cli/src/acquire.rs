@@ -19,7 +19,7 @@ use crate::exit::{ExitError, code};
 use crate::note;
 use crate::outage;
 use crate::output::{self, Verbosity, printable};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::run::signals::Signals;
 use crate::taken::Taken;
 
@@ -95,9 +95,15 @@ impl<'a> LockRequest<'a> {
 
     /// Reports, with --progress, that the lock stays held for so long.
     pub(crate) fn stays(&self, rest: Duration) {
-        if let Some(format) = self.args.progress {
-            Progress::new(format, self.space(), self.name, self.began).stays(rest);
+        if let Some(progress) = self.progress() {
+            progress.stays(rest);
         }
+    }
+
+    /// What reports the wait, with --progress.
+    fn progress(&self) -> Option<Progress<'a>> {
+        let format = self.args.progress?;
+        Some(Progress::new(format, self.space(), self.name, self.began))
     }
 
     /// What was taken is to end with its lease, whatever becomes of this process.
@@ -124,10 +130,15 @@ impl<'a> LockRequest<'a> {
             if !(failure.passing || failure.read_only) || left.is_zero() {
                 return Err(failure);
             }
-            if told.is_none_or(|told| told.elapsed() >= outage::AGAIN) {
+            let again =
+                if self.args.progress.is_some() { progress::INTERVAL } else { outage::AGAIN };
+            if told.is_none_or(|told| told.elapsed() >= again) {
                 told = Some(Instant::now());
                 let why = failure.sentence.unwrap_or_default();
-                output::note(format!("waiting for the backend: {why}"));
+                match self.progress() {
+                    Some(progress) => progress.trouble(&why),
+                    None => output::note(format!("waiting for the backend: {why}")),
+                }
             }
             sleep(left.min(Duration::from_millis(250))).await;
         }
@@ -206,7 +217,10 @@ impl<'a> LockRequest<'a> {
                 {
                     if refused.is_none() {
                         let subject = describe::subject(self.space(), self.name);
-                        output::note(format!("waiting for {subject}: {error}"));
+                        match self.progress() {
+                            Some(progress) => progress.trouble(&error.to_string()),
+                            None => output::note(format!("waiting for {subject}: {error}")),
+                        }
                     }
                     self.refused.set(Some(error));
                 }
@@ -285,8 +299,7 @@ impl<'a> LockRequest<'a> {
     /// Says, after a second, who is waited for, and when the backend does not answer; to a terminal,
     /// goes on showing it. Never returns.
     async fn tell(&self, locks: &LockManager) {
-        if let Some(format) = self.args.progress {
-            let progress = Progress::new(format, self.space(), self.name, self.began);
+        if let Some(progress) = self.progress() {
             match progress.report(locks).await {}
         }
         let subject = describe::subject(self.space(), self.name);

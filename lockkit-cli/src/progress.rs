@@ -24,7 +24,7 @@ pub(crate) enum ProgressFormat {
 }
 
 /// The longest time without a line.
-const INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
 /// How often it looks whether the backend answers.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -102,6 +102,11 @@ impl<'a> Progress<'a> {
                 said = gist;
             }
         }
+    }
+
+    /// Says why it waits where nothing is known of the lock.
+    pub(crate) fn trouble(&self, why: &str) {
+        self.say(None, Some(why));
     }
 
     /// Says that the lock stays held although its command has ended.

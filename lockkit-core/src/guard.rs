@@ -122,7 +122,7 @@ impl Guard {
     pub fn detach(self) -> Result<Ticket, Error> {
         let token = self.token()?;
         let claim = self.holding.lease.record.claim();
-        if claim.lifetime != Lifetime::Detached {
+        if claim.lifetime != Lifetime::Detached || self.holding.lease.record.has_at_least() {
             let message = "only a lock made with .detached() can be detached; it was released";
             return Err(Error::config(message));
         }
@@ -222,6 +222,8 @@ impl Holding {
                 true => return self.leave_lease(until).await,
                 // Held and renewed until then.
                 false => tokio::select! {
+                    // A lease that is not renewed lasted for that time, and ends now.
+                    LossReason::Expired = record.lost(), if !record.is_renewed() => return Ok(()),
                     _ = record.lost() => {}
                     () = sleep_until(&**self.core.clock(), until) => {}
                 },

@@ -28,6 +28,7 @@ mod slots;
 mod stage;
 mod state;
 mod stays;
+mod stays_on_servers;
 mod stroke;
 mod terminal;
 mod terraform;

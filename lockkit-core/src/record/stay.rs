@@ -26,6 +26,11 @@ impl Record {
         !self.lock_delay.is_zero()
     }
 
+    /// Whether it was asked to hold for a time at least.
+    pub(crate) fn has_at_least(&self) -> bool {
+        self.term().at_least.is_some()
+    }
+
     /// Changes how long it holds at least.
     pub(crate) fn set_at_least(&self, at_least: Option<Duration>) {
         let mut term = self.term();

@@ -107,6 +107,24 @@ async fn where_no_lease_can_be_left_the_release_waits_and_goes_on_renewing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_is_not_renewed_is_held_for_as_long_and_is_not_lost_by_it() {
+    let driver = Moody::new(MemoryDriver::new()).without_shorten();
+    let locks = LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap();
+    let guard = locks.mutex("a").at_least(LEAST).auto_renew(false).lock().await.unwrap();
+    let granted = Instant::now();
+    guard.release().await.unwrap();
+    is_about_least(free_after(&driver, granted).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_has_no_ticket() {
+    let (driver, locks) = locks();
+    let (guard, granted) = held(&locks).await;
+    assert!(matches!(guard.detach(), Err(Error::Config(_))));
+    is_about_least(free_after(&driver, granted).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_kept_after_a_break() {
     let (driver, locks) = locks();
     let (guard, _) = held(&locks).await;
