@@ -34,9 +34,9 @@ use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
 
 pub use differences::Difference;
-pub use measure::{Measured, Turn};
+pub use measure::{Hot, Measured, Turn};
 pub use print::differences_text;
-pub use subject::{Connect, Subject};
+pub use subject::{Connect, Counted, Subject};
 pub use tables::{Answer, Row, Table, row_titles};
 
 use crate::semantics::QUESTIONS;
@@ -96,7 +96,7 @@ const AT_ONCE: usize = 4;
 impl Comparison {
     /// Runs cases against each, then measures all of them in turns. `say` is told of each step.
     ///
-    /// Everything happens under prefixes of its own, which are cleaned up: no other lock is touched,
+    /// Everything happens in namespaces of its own, which are cleaned up: no other lock is touched,
     /// and nothing is done to a server but locking.
     ///
     /// # Errors

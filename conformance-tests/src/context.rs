@@ -122,7 +122,8 @@ impl CaseContext {
         driver: Arc<dyn LockDriver>,
         change: impl FnOnce(Settings) -> Settings,
     ) -> LockManager {
-        let settings = Settings::default().prefix(self.namespace.as_str()).ttl(LONG).wait_ttl(LONG);
+        let settings =
+            Settings::default().namespace(self.namespace.as_str()).ttl(LONG).wait_ttl(LONG);
         let manager =
             LockManager::with(driver, change(settings)).expect("these settings are valid");
         self.managers.lock().unwrap().push(manager.clone());

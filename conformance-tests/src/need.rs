@@ -66,7 +66,7 @@ impl Need {
             Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
             Self::Detached if !can.detached => Some("claims end with their process"),
             Self::Registers if !can.registers => Some("the driver has no registers"),
-            Self::Namespaces if !can.namespaces => Some("the driver cannot list prefixes"),
+            Self::Namespaces if !can.namespaces => Some("the driver cannot list namespaces"),
             Self::Processes if !can.shared_between_processes => {
                 Some("the backend lives in one process")
             }
@@ -146,7 +146,7 @@ async fn no_registers(context: &CaseContext) {
 }
 
 async fn no_namespaces(context: &CaseContext) {
-    refused(context.driver().await.namespaces(None, 1).await, "listing prefixes");
+    refused(context.driver().await.namespaces(None, 1).await, "listing namespaces");
 }
 
 /// Checks that a driver that cannot shorten leases at the server says so when asked.

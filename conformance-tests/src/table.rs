@@ -222,7 +222,7 @@ macro_rules! __every_case {
                 inspect_06_a_break_with_an_old_token_breaks_no_claim: Nothing,
                 inspect_07_inspecting_never_disturbs_the_lock: Nothing,
                 inspect_08_pages_of_any_length_show_both_spaces_once: Nothing,
-                inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once: Namespaces,
+                inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once: Namespaces,
             }
             register {
                 register_01_what_is_stored_is_loaded_byte_for_byte: Registers,

@@ -16,7 +16,7 @@ use crate::harness::Worker;
 #[derive(Debug)]
 pub struct Crew {
     worker: Worker,
-    prefix: String,
+    namespace: String,
     folder: tempfile::TempDir,
 }
 
@@ -28,7 +28,7 @@ impl Crew {
     pub fn of(context: &CaseContext) -> Self {
         Self {
             worker: context.harness().worker().expect("the case needs processes"),
-            prefix: context.namespace().as_str().to_owned(),
+            namespace: context.namespace().as_str().to_owned(),
             folder: tempfile::tempdir().expect("a temporary folder can be made"),
         }
     }
@@ -53,7 +53,7 @@ impl Crew {
     pub fn start_in(&self, args: &[&str], file: &Path, environment: &[(&str, &Path)]) -> Process {
         let mut child = Command::new(&self.worker.program)
             .arg("worker")
-            .args([&self.worker.url, &self.prefix])
+            .args([&self.worker.url, &self.namespace])
             .arg(file)
             .args(args)
             .envs(environment.iter().copied())
@@ -150,10 +150,10 @@ where
     F: Future<Output = Result<LockManager, Error>>,
 {
     end_with_parent();
-    let [url, prefix, file, task, name, number] = args else {
-        return Err("worker: URL PREFIX FILE count|hold NAME NUMBER".into());
+    let [url, namespace, file, task, name, number] = args else {
+        return Err("worker: URL NAMESPACE FILE count|hold NAME NUMBER".into());
     };
-    let settings = Settings::default().prefix(prefix).ttl(LONG).wait_ttl(LONG);
+    let settings = Settings::default().namespace(namespace).ttl(LONG).wait_ttl(LONG);
     let manager = connect(url.clone(), settings).await?;
     let number: u64 = number.parse()?;
     match task.as_str() {

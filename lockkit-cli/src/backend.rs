@@ -1,5 +1,5 @@
-//! Which backend: the choice of the URL and the prefix, what a command under a lock is told of them,
-//! and the connection. The grammar of URLs is the library's.
+//! Which backend: the choice of the URL and the namespace, what a command under a lock gets of
+//! them, and the connection. The grammar of URLs is the library's.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::run::held::{self, Held};
 
 const URL: &str = "LOCKKIT_URL";
 const URL_FILE: &str = "LOCKKIT_URL_FILE";
-const PREFIX: &str = "LOCKKIT_PREFIX";
+const NAMESPACE: &str = "LOCKKIT_NAMESPACE";
 
 /// A backend that was chosen, not yet touched.
 #[derive(Debug)]
@@ -88,8 +88,8 @@ impl Backend {
                 held.backend
             )));
         }
-        let prefix = args.prefix.clone().or_else(|| Some(held.prefix.clone()));
-        let args = BackendArgs { prefix, ..args.clone() };
+        let namespace = args.namespace.clone().or_else(|| Some(held.namespace.clone()));
+        let args = BackendArgs { namespace, ..args.clone() };
         Self::at(&held.backend, "LOCKKIT_HELD", Origin::Told, &args)
     }
 
@@ -126,18 +126,18 @@ impl Backend {
             .map_err(|e| ExitError::usage(format!("the backend's URL in {source}: {e}")))?;
         refuse_what_is_not_compiled_in(url.rest())?;
         let mut settings = url.settings().clone();
-        let in_url = option(&text, "prefix").is_some();
-        if let Some(prefix) = &args.prefix {
-            settings = settings.prefix(prefix);
-        } else if let Some(prefix) =
-            prefix_variable()?.filter(|_| origin != Origin::Told || !in_url)
+        let in_url = option(&text, "namespace").is_some();
+        if let Some(namespace) = &args.namespace {
+            settings = settings.namespace(namespace);
+        } else if let Some(namespace) =
+            namespace_variable()?.filter(|_| origin != Origin::Told || !in_url)
         {
-            settings = settings.prefix(prefix);
+            settings = settings.namespace(namespace);
         }
         let settings = settings.identity(note::running(OsStr::new("lockkit")));
         // Before anything is touched: the library looks at it after it has connected.
-        Namespace::new(settings.prefix_str())?;
-        Ok(Self { text: without_prefix(&text), url, origin, settings })
+        Namespace::new(settings.namespace_str())?;
+        Ok(Self { text: without_namespace(&text), url, origin, settings })
     }
 
     fn in_state_folder(args: &BackendArgs, hint: Option<&str>) -> Result<Self, ExitError> {
@@ -185,15 +185,15 @@ impl Backend {
         shown(&self.url).1
     }
 
-    /// The prefix that names get.
-    pub(crate) fn prefix(&self) -> &str {
-        self.settings.prefix_str()
+    /// The namespace that names get.
+    pub(crate) fn namespace(&self) -> &str {
+        self.settings.namespace_str()
     }
 
-    /// The variables by which a command chooses the same backend and prefix; `None` for those that
+    /// The variables by which a command chooses the same backend and namespace; `None` for those that
     /// it must not have. A secret of the command line is not handed on: environments end up in logs.
     pub(crate) fn handed_on(&self) -> Vec<(&'static str, Option<String>)> {
-        let mut variables = vec![(PREFIX, Some(self.prefix().to_owned()))];
+        let mut variables = vec![(NAMESPACE, Some(self.namespace().to_owned()))];
         match &self.origin {
             Origin::File(path) => {
                 let file = path.to_str().map(str::to_owned);
@@ -342,9 +342,9 @@ fn variable(name: &str) -> Result<Option<String>, ExitError> {
     }
 }
 
-/// `LOCKKIT_PREFIX`, where it decides; set to nothing, it says that there is none.
-fn prefix_variable() -> Result<Option<String>, ExitError> {
-    text_of(PREFIX)
+/// `LOCKKIT_NAMESPACE`, where it decides; set to nothing, it says that there is none.
+fn namespace_variable() -> Result<Option<String>, ExitError> {
+    text_of(NAMESPACE)
 }
 
 fn text_of(name: &str) -> Result<Option<String>, ExitError> {
@@ -370,12 +370,13 @@ pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The URL without its prefix, which is handed on in a variable of its own.
-fn without_prefix(url: &str) -> String {
+/// The URL without its namespace, which is handed on in a variable of its own.
+fn without_namespace(url: &str) -> String {
     let Some((place, query)) = url.split_once('?') else {
         return url.to_owned();
     };
-    let others: Vec<_> = query.split('&').filter(|option| !option.starts_with("prefix=")).collect();
+    let others: Vec<_> =
+        query.split('&').filter(|option| !option.starts_with("namespace=")).collect();
     match others.is_empty() {
         true => place.to_owned(),
         false => format!("{place}?{}", others.join("&")),

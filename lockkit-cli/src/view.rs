@@ -12,9 +12,9 @@ use crate::run::leftovers::Leftovers;
 /// A lock, or a semaphore.
 #[derive(Clone, Serialize)]
 pub(crate) struct StateView<'a> {
-    /// Where locks of several prefixes are shown.
+    /// Where locks of several namespaces are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    prefix: Option<&'a str>,
+    namespace: Option<&'a str>,
     name: &'a str,
     space: Space,
     /// Of a semaphore in use.
@@ -61,7 +61,7 @@ impl<'a> StateView<'a> {
                 .collect()
         };
         Self {
-            prefix: None,
+            namespace: None,
             name: state.name().as_str(),
             space: state.space(),
             limit: state.limit(),
@@ -74,7 +74,7 @@ impl<'a> StateView<'a> {
     /// A lock of which nothing is known.
     pub(crate) fn unknown(name: &'a str, space: Space) -> Self {
         let (holders, waiters) = (Vec::new(), Vec::new());
-        Self { prefix: None, name, space, limit: None, holders, waiters, damaged: None }
+        Self { namespace: None, name, space, limit: None, holders, waiters, damaged: None }
     }
 
     /// The same with what was left behind.
@@ -85,9 +85,9 @@ impl<'a> StateView<'a> {
         self
     }
 
-    /// The same with its prefix, if that is to be shown.
-    pub(crate) fn under(self, prefix: Option<&'a str>) -> Self {
-        Self { prefix, ..self }
+    /// The same with its namespace, if that is to be shown.
+    pub(crate) fn under(self, namespace: Option<&'a str>) -> Self {
+        Self { namespace, ..self }
     }
 }
 

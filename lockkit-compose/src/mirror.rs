@@ -264,7 +264,7 @@ impl LockDriver for MirrorDriver {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         if !self.capabilities.namespaces {
-            return Err(self.unsupported("listing prefixes"));
+            return Err(self.unsupported("listing namespaces"));
         }
         let (old, new) = (all_namespaces(&self.old), all_namespaces(&self.new));
         let (old, new) = futures_util::future::try_join(old, new).await?;

@@ -502,7 +502,7 @@ impl LockDriver for QuorumDriver {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         if !self.inner.capabilities.namespaces {
-            return Err(self.unsupported("listing prefixes"));
+            return Err(self.unsupported("listing namespaces"));
         }
         self.inner.namespaces(after, limit).await
     }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lockkit_compose::{QuorumDriver, QuorumMember, QuorumOptions};
+use lockkit_conformance::wrap::{DriverMethod, Tamper, Tampered};
 use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience};
 use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Error, LockManager, LossReason, MemoryDriver, Mode,
-    Namespace, Settings, Space,
+    Namespace, Settings, Space, Token,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -228,6 +230,59 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let broken = quorum.break_claim(&key, before, BreakMode::Forced, &record).await.unwrap();
     assert!(!broken, "the claim of that token is gone");
     assert!(quorum.inspect(&key).await.unwrap().queue[0].holds(), "the next one is not broken");
+}
+
+/// A member that does not carry out downgrades while it is held up.
+#[derive(Debug, Default)]
+struct SlowDowngrade(AtomicBool);
+
+#[async_trait]
+impl Tamper for SlowDowngrade {
+    async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
+        while verb == DriverMethod::Downgrade && self.0.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+}
+
+/// One member was late to grant the claim, with a greater token than the others; another one is late to
+/// downgrade it.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_a_member_has_not_carried_out_yet_hides_no_claim() {
+    let mut all = members(3);
+    let slow = Arc::new(SlowDowngrade(AtomicBool::new(true)));
+    all[0] = Arc::new(Tampered::new(all[0].clone(), slow.clone()));
+    let (late, here) = away(&all[2], "memory");
+    let first = manager(&all);
+    first.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let key = first.inspect(Space::Lock, "a").await.unwrap().key;
+    let identity = Arc::new(ClientIdentity::of_this_process());
+    let ahead = Arc::new(Claim::new(key.clone(), Mode::Exclusive, TTL, TTL, identity));
+    all[2].acquire(&ahead, Patience::Try).await.unwrap();
+    all[2].raise(&ahead, Token::new(1_000_000).unwrap()).await.unwrap();
+    all[2].release(&ahead).await.unwrap();
+    let some = vec![present(&all[0]), present(&all[1]), late];
+    let quorum = QuorumDriver::connect(some, QuorumOptions::default()).await.unwrap();
+    let locks = LockManager::with(Arc::new(quorum), Settings::default().ttl(TTL)).unwrap();
+    let guard = locks.rwlock("a").write().await.unwrap();
+    here.store(true, Ordering::SeqCst);
+    while all[2].inspect(&key).await.unwrap().is_free() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let shown = async || locks.inspect(Space::Lock, "a").await.unwrap().queue;
+    let token = guard.token().unwrap();
+    let third = all[2].inspect(&key).await.unwrap().queue[0].token;
+    assert!(third > token, "{third} is not greater than {token}");
+    let guard = guard.downgrade().await.unwrap();
+    let queue = shown().await;
+    assert_eq!(queue.len(), 1, "{queue:?}");
+    assert_eq!((queue[0].mode, queue[0].token), (Mode::Shared, token));
+    slow.0.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let queue = shown().await;
+    assert_eq!((queue.len(), queue[0].mode, queue[0].token), (1, Mode::Shared, token));
+    guard.release().await.unwrap();
 }
 
 /// Programs that live for a moment each: what one has begun, the next goes on with.

@@ -45,7 +45,7 @@ impl KnownBases {
         let known = known.entry(namespace.clone()).or_default();
         if base < *known {
             let message = format!(
-                "the token base of the prefix {:?} went back from {known} to {base}, so older data \
+                "the token base of the namespace {:?} went back from {known} to {base}, so older data \
                  came back: raise it again (`lockkit take-over`) before anybody else connects",
                 namespace.as_str()
             );

@@ -284,7 +284,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         let _ = (after, limit);
-        Err(self.unsupported("listing prefixes"))
+        Err(self.unsupported("listing namespaces"))
     }
 
     /// Returns a state of the list that differs from `seen` by who stands in it or by who holds.

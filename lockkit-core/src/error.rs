@@ -83,7 +83,7 @@ pub enum Error {
         /// The latch.
         name: String,
     },
-    /// A name, prefix or note that cannot be one. Nothing was sent.
+    /// A name, namespace or note that cannot be one. Nothing was sent.
     #[error("{name:?} cannot be used: {reason}")]
     InvalidName {
         /// The beginning of what was given.

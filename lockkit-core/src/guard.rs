@@ -419,7 +419,7 @@ fn check_namespace(core: &Core, ticket: &Ticket) -> Result<(), Error> {
     match theirs == ours {
         true => Ok(()),
         false => Err(Error::Config(format!(
-            "this ticket is for the prefix {theirs:?}, not {ours:?}: set it"
+            "this ticket is for the namespace {theirs:?}, not {ours:?}: set it"
         ))),
     }
 }

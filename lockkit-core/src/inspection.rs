@@ -96,22 +96,22 @@ impl LockManager {
         })
     }
 
-    /// The prefixes of this backend under which a lock is in use or a register has a value,
-    /// whatever prefix this manager has. May also show some under which nothing is any more. A
+    /// The namespaces of this backend in which a lock is in use or a register has a value,
+    /// whatever namespace this manager has. May also show some in which nothing is any more. A
     /// manager of each, over the same connections, is made with
-    /// [`with`](Self::with)`(manager.`[`driver`](Self::driver)`().clone(), settings.prefix(…))`.
+    /// [`with`](Self::with)`(manager.`[`driver`](Self::driver)`().clone(), settings.namespace(…))`.
     ///
     /// # Round trips
     /// One for each page of 200 on SQLite, PostgreSQL, MySQL, ZooKeeper and a lock service. Redis is
     /// scanned as for [`registers`](Self::registers). etcd is read in pages of 500 keys, one for each
-    /// prefix that has more.
+    /// namespace that has more.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where [`Capabilities::namespaces`] is false. An error of the backend
     /// where this user may not read all of it.
     ///
     /// [`Capabilities::namespaces`]: crate::Capabilities::namespaces
-    pub fn prefixes(&self) -> impl Stream<Item = Result<Namespace, Error>> + Send + 'static {
+    pub fn namespaces(&self) -> impl Stream<Item = Result<Namespace, Error>> + Send + 'static {
         paged(self.core(), |core: Arc<Core>, after: Option<Namespace>| async move {
             let Listed { items, more } = core.driver().namespaces(after.as_ref(), PAGE).await?;
             let last = items.last().filter(|_| more).cloned();

@@ -16,7 +16,7 @@ use crate::sync::{
 };
 use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 
-/// Locks of one backend under one prefix.
+/// Locks of one backend in one namespace.
 ///
 /// Cheap to clone; clones share connections and the one background task that renews. It has to be
 /// used inside a Tokio runtime, and may be in several: when the one ends, or is blocked, in which that
@@ -212,7 +212,7 @@ impl LockManager {
         Ok(broken)
     }
 
-    /// Makes every token of this prefix here greater than any that `old` gave under its own, as
+    /// Makes every token of this namespace here greater than any that `old` gave under its own, as
     /// when a fleet moves from there to here; returns what is added to the backend's tokens from
     /// now on. `MirrorDriver` of `lockkit-compose` has the steps of a move.
     ///
@@ -231,7 +231,7 @@ impl LockManager {
         self.raise_tokens_above(reached).await
     }
 
-    /// A token that is greater than any that this prefix has given so far: the first half of
+    /// A token that is greater than any that this namespace has given so far: the first half of
     /// [`take_over_tokens`](Self::take_over_tokens), for programs that tell the two backends'
     /// failures apart. Locks a name of its own and releases it.
     ///
@@ -246,8 +246,8 @@ impl LockManager {
         Ok(reached)
     }
 
-    /// Makes every token of this prefix here greater than this one, and leaves room: the second half
-    /// of [`take_over_tokens`](Self::take_over_tokens).
+    /// Makes every token of this namespace here greater than this one, and leaves room: the second
+    /// half of [`take_over_tokens`](Self::take_over_tokens).
     ///
     /// # Errors
     /// As [`take_over_tokens`](Self::take_over_tokens).
@@ -308,7 +308,7 @@ impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
             .field("backend", &self.capabilities().backend)
-            .field("prefix", &self.core.namespace)
+            .field("namespace", &self.core.namespace)
             .finish_non_exhaustive()
     }
 }

@@ -67,8 +67,8 @@ impl fmt::Debug for Name {
 /// # use lockkit_core::{LockManager, MemoryDriver, Settings};
 /// # use std::sync::Arc;
 /// let driver = Arc::new(MemoryDriver::new());
-/// let shop = LockManager::with(driver.clone(), Settings::default().prefix("shop"))?;
-/// let blog = LockManager::with(driver, Settings::default().prefix("blog"))?;
+/// let shop = LockManager::with(driver.clone(), Settings::default().namespace("shop"))?;
+/// let blog = LockManager::with(driver, Settings::default().namespace("blog"))?;
 /// let _ours = shop.mutex("nightly").lock().await?;
 /// assert!(blog.mutex("nightly").try_lock().await?.is_some());
 /// # Ok(()) }
@@ -83,7 +83,7 @@ impl Namespace {
     /// Checks `namespace`; an error says what is wrong with it. No I/O.
     pub fn new(namespace: impl AsRef<str>) -> Result<Self, Error> {
         let namespace = namespace.as_ref();
-        check_text(namespace, Self::MAX_BYTES, "a prefix")?;
+        check_text(namespace, Self::MAX_BYTES, "a namespace")?;
         Ok(Self(namespace.into()))
     }
 

@@ -22,8 +22,6 @@ use crate::{Claim, Error, LossReason, Name, observe};
 
 mod release;
 
-pub(crate) use release::Release;
-
 /// How long a release waits for its answer before it is asked for again.
 const RELEASE: Duration = Duration::from_secs(5);
 
@@ -63,6 +61,21 @@ pub(crate) struct Registry {
     pub(crate) closed: AtomicBool,
     /// The process that this was made in.
     pid: AtomicU32,
+}
+
+/// A claim that the renewer is to take out of its list.
+pub(crate) struct Release {
+    pub(crate) claim: Arc<Claim>,
+    /// Not before this moment, so that a lease which simply ends lasts in full.
+    pub(crate) not_before: Moment,
+    /// No longer than until this moment: then its lease is over anyway.
+    pub(crate) give_up: Moment,
+    /// How many requests that got no answer may still reach the backend after the release, and put the
+    /// claim in again. Then it is released again and again.
+    pub(crate) ambiguous: u32,
+    /// It is to stay held until then: its lease is shortened to that where the backend can, and it is not
+    /// released before.
+    pub(crate) least: Option<Moment>,
 }
 
 /// How much is not done yet of what a shutdown waits for.

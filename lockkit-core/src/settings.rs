@@ -1,4 +1,4 @@
-//! What a manager is told once: how long leases last, under which prefix names live, who it is.
+//! What a manager is told once: how long leases last, in which namespace names live, who it is.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use crate::deadline::Margin;
 use crate::{Capabilities, ClientIdentity, Error, Namespace};
 
 /// The settings of a [`LockManager`](crate::LockManager), with the defaults that this field knows:
-/// leases of 30 s, renewed at a third of it; waiting claims of 10 s; no prefix.
+/// leases of 30 s, renewed at a third of it; waiting claims of 10 s; no namespace.
 ///
 /// ```
 /// use std::time::Duration;
 /// use lockkit_core::{LockManager, MemoryDriver, Settings};
 ///
 /// # fn main() -> Result<(), lockkit_core::Error> {
-/// let settings = Settings::default().prefix("shop").ttl(Duration::from_secs(10));
+/// let settings = Settings::default().namespace("shop").ttl(Duration::from_secs(10));
 /// let locks = LockManager::with(std::sync::Arc::new(MemoryDriver::new()), settings)?;
-/// assert_eq!(locks.settings().prefix_str(), "shop");
+/// assert_eq!(locks.settings().namespace_str(), "shop");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ use crate::{Capabilities, ClientIdentity, Error, Namespace};
 pub struct Settings {
     ttl: Option<Duration>,
     wait_ttl: Option<Duration>,
-    prefix: Option<String>,
+    namespace: Option<String>,
     lock_delay: Option<Duration>,
     pub(crate) identity: Option<ClientIdentity>,
     pub(crate) margin: Option<Margin>,
@@ -58,8 +58,8 @@ impl Settings {
 
     /// Keeps the names of this application apart from another's on the same backend: at most 128
     /// bytes, none unless set.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = Some(prefix.into());
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
         self
     }
 
@@ -69,7 +69,7 @@ impl Settings {
         self
     }
 
-    /// What this backend and prefix are called where locks of several managers are taken together:
+    /// What this backend and namespace are called where locks of several managers are taken together:
     /// these are taken in the order of the managers' ids, so it must be the same in all processes.
     /// None unless set. See [`MultiLock`](crate::sync::MultiLock).
     pub fn id(mut self, id: impl Into<String>) -> Self {
@@ -101,9 +101,9 @@ impl Settings {
         self.lock_delay.unwrap_or_default()
     }
 
-    /// The prefix that was set.
-    pub fn prefix_str(&self) -> &str {
-        self.prefix.as_deref().unwrap_or_default()
+    /// The namespace that was set.
+    pub fn namespace_str(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
     }
 
     /// These settings together with those of a URL.
@@ -113,7 +113,7 @@ impl Settings {
     pub fn merged_with_url(mut self, url: &Self) -> Result<Self, Error> {
         merge("ttl", &mut self.ttl, &url.ttl)?;
         merge("wait_ttl", &mut self.wait_ttl, &url.wait_ttl)?;
-        merge("prefix", &mut self.prefix, &url.prefix)?;
+        merge("namespace", &mut self.namespace, &url.namespace)?;
         Ok(self)
     }
 
@@ -125,7 +125,7 @@ impl Settings {
         let margin = self.margin(capabilities);
         check_ttl("ttl", self.default_ttl(), margin, capabilities)?;
         check_ttl("wait_ttl", self.default_wait_ttl(), margin, capabilities)?;
-        Namespace::new(self.prefix_str())
+        Namespace::new(self.namespace_str())
     }
 }
 
@@ -183,9 +183,10 @@ mod tests {
     #[test]
     fn a_setting_is_given_by_the_url_or_explicitly_and_never_in_two_ways() {
         let second = Duration::from_secs(1);
-        let (explicit, url) = (Settings::default().ttl(second), Settings::default().prefix("shop"));
+        let (explicit, url) =
+            (Settings::default().ttl(second), Settings::default().namespace("shop"));
         let merged = explicit.clone().merged_with_url(&url).unwrap();
-        assert_eq!((merged.default_ttl(), merged.prefix_str()), (second, "shop"));
+        assert_eq!((merged.default_ttl(), merged.namespace_str()), (second, "shop"));
         assert_eq!(merged.default_wait_ttl(), Duration::from_secs(10));
         explicit.clone().merged_with_url(&explicit).unwrap();
         let other = Settings::default().ttl(second * 2);

@@ -51,7 +51,7 @@ pub struct Ticket {
     id: ClaimId,
 }
 
-/// `LK1.MODE.TTL_MS.TOKEN.ID.PREFIX.NAME`, prefix and name percent-encoded.
+/// `LK1.MODE.TTL_MS.TOKEN.ID.NAMESPACE.NAME`, namespace and name percent-encoded.
 const VERSION: &str = "LK1";
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/');
 
@@ -65,7 +65,7 @@ impl Ticket {
         &self.key.name
     }
 
-    /// The prefix of the manager that made it. A manager with another one refuses the ticket.
+    /// The namespace of the manager that made it. A manager with another one refuses the ticket.
     pub fn namespace(&self) -> &Namespace {
         &self.key.namespace
     }
@@ -106,9 +106,9 @@ impl fmt::Display for Ticket {
             Mode::Permits { permits, limit } => write!(f, "p{permits}of{limit}")?,
         }
         let (ttl, token, id) = (self.ttl.as_millis(), self.token, self.id.to_hex());
-        let prefix = utf8_percent_encode(self.key.namespace.as_str(), PLAIN);
+        let namespace = utf8_percent_encode(self.key.namespace.as_str(), PLAIN);
         let name = utf8_percent_encode(self.key.name.as_str(), PLAIN);
-        write!(f, ".{ttl}.{token}.{id}.{prefix}.{name}")
+        write!(f, ".{ttl}.{token}.{id}.{namespace}.{name}")
     }
 }
 

@@ -12,15 +12,15 @@ use crate::{Error, Settings};
 
 /// A backend's URL, taken apart: lockkit's own options out of its query, the rest for the driver.
 ///
-/// `SCHEME:REST[?prefix=P&ttl=D&wait_ttl=D&…]`. `Debug` and `Display` hide a password.
+/// `SCHEME:REST[?namespace=P&ttl=D&wait_ttl=D&…]`. `Debug` and `Display` hide a password.
 ///
 /// ```
 /// use lockkit_core::BackendUrl;
 ///
 /// # fn main() -> Result<(), lockkit_core::Error> {
-/// let url = BackendUrl::parse("redis://:secret@10.0.0.7/0?prefix=shop&ttl=10s")?;
+/// let url = BackendUrl::parse("redis://:secret@10.0.0.7/0?namespace=shop&ttl=10s")?;
 /// assert_eq!(url.scheme(), "redis");
-/// assert_eq!(url.settings().prefix_str(), "shop");
+/// assert_eq!(url.settings().namespace_str(), "shop");
 /// assert!(!url.to_string().contains("secret"));
 /// # Ok(()) }
 /// ```
@@ -43,7 +43,7 @@ impl BackendUrl {
         let mut others = Vec::new();
         for option in options {
             match option.name {
-                "prefix" => settings = settings.prefix(option.decoded()?),
+                "namespace" => settings = settings.namespace(option.decoded()?),
                 "ttl" => settings = settings.ttl(parse_duration(&option.decoded()?)?),
                 "wait_ttl" => settings = settings.wait_ttl(parse_duration(&option.decoded()?)?),
                 _ => others.push(option),
@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn own_options_are_taken_out_and_the_rest_is_left() {
-        let url = BackendUrl::parse("redis://h:1/2?prefix=sh%20op&x=1&ttl=10s&y").unwrap();
+        let url = BackendUrl::parse("redis://h:1/2?namespace=sh%20op&x=1&ttl=10s&y").unwrap();
         assert_eq!(url.scheme(), "redis");
         assert_eq!(url.rest(), "redis://h:1/2?x=1&y");
-        assert_eq!(url.settings().prefix_str(), "sh op");
+        assert_eq!(url.settings().namespace_str(), "sh op");
         assert_eq!(url.settings().default_ttl(), Duration::from_secs(10));
         let plain = BackendUrl::parse("sqlite:/tmp/a.db?ttl=1").unwrap();
         assert_eq!((plain.scheme(), plain.rest()), ("sqlite", "sqlite:/tmp/a.db"));

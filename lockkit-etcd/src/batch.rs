@@ -204,7 +204,9 @@ impl EtcdLocks {
         let release = |at: usize| (at, self.pending_release(&batch.releases[at]));
         let mut releases: Vec<_> = progress.releases.drain(..).map(release).collect();
         for (_, release) in &mut releases {
-            release.heir = self.heir_of(release, batch).await;
+            if let Some(holder) = release.sole_holder() {
+                release.heir = self.heir_of(&holder, batch).await;
+            }
         }
         let pending = progress.acquires.drain(..).map(|(at, pending)| async move {
             match pending {

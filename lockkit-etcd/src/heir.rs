@@ -18,8 +18,7 @@ use crate::claim_cache::PendingMove;
 use crate::lease_moves::{LeaseMove, LeaseMoveResult, next_number};
 use crate::leases::Lease;
 use crate::locks::EtcdLocks;
-use crate::queue_snapshot::StoredClaim;
-use crate::release::PendingRelease;
+use crate::queue_snapshot::{Position, StoredClaim};
 use crate::requests::{put, unchanged};
 
 /// The waiter that is to hold once the claim ahead of it is out of the queue.
@@ -46,10 +45,10 @@ impl Heir {
 }
 
 impl EtcdLocks {
-    /// The heir of a claim that is to be taken out, where there is one that no operation of this batch is
-    /// about.
-    pub(crate) async fn heir_of(&self, release: &PendingRelease, batch: Batch<'_>) -> Option<Heir> {
-        let claim = self.successors.next(&release.sole_holder()?)?;
+    /// The heir of a sole holder that is to be taken out, where there is one that no operation of this batch
+    /// is about.
+    pub(crate) async fn heir_of(&self, holder: &Position, batch: Batch<'_>) -> Option<Heir> {
+        let claim = self.successors.next(holder)?;
         let is_free = batch.claims().all(|other| other.id != claim.id);
         if !is_free || claim.mode != Mode::Exclusive || claim.lifetime != Lifetime::Renewed {
             return None;

@@ -113,7 +113,7 @@ impl EtcdLocks {
         match error.to_string().contains("permission denied") {
             true => {
                 let root = String::from_utf8_lossy(&self.root.bytes()).into_owned();
-                let advice = "to list prefixes, its user needs the right to read all keys under";
+                let advice = "to list namespaces, its user needs the right to read all keys under";
                 Error::permanent(BACKEND, format!("permission denied: {advice} {root:?}"))
             }
             false => error,

@@ -137,8 +137,8 @@ async fn a_hand_over_within_a_process_is_one_request_and_no_message() {
 }
 
 #[tokio::test]
-async fn a_hand_over_between_two_processes_costs_one_message_and_no_read() {
-    const ROUNDS: u32 = 100;
+async fn a_hand_over_between_two_processes_is_six_requests_and_two_messages_at_most() {
+    const ROUNDS: u64 = 100;
     let (server, proxy, ours) = proxied().await;
     let theirs = EtcdDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     let (drivers, mut queue) = ([ours, Arc::new(theirs)], std::collections::VecDeque::new());
@@ -156,8 +156,11 @@ async fn a_hand_over_between_two_processes_costs_one_message_and_no_read() {
     }
     let counts = proxy.counts();
     println!("{ROUNDS} hand-overs between two: {counts:?}");
-    // The hand-over, the move to the lease of a holder, and four changes of watches.
-    assert!(counts.requests <= 7 * u64::from(ROUNDS), "{counts:?}");
+    // The hand-over, the move to the lease of a holder, and four changes of watches: two begin and two end.
+    // (At times a waiter watches earlier than it would have to.)
+    assert!((6 * ROUNDS - 5..=6 * ROUNDS + ROUNDS / 2).contains(&counts.requests), "{counts:?}");
+    // That the key ahead has gone; and that the next one holds now, to a waiter that watches it already.
+    assert!((ROUNDS..=2 * ROUNDS).contains(&counts.pushes), "{counts:?}");
 }
 
 #[tokio::test]
@@ -263,4 +266,22 @@ async fn a_waiter_looks_when_the_answer_that_would_have_granted_it_is_lost() {
         proxy.heal().await.unwrap();
         soon("a release", async { while driver.release(&next).await.is_err() {} }).await;
     }
+}
+
+/// The claim ahead gave up, and no answer says that it did. (Core releases it again, which is not to be
+/// relied on: a waiter that waits for a claim that is gone waits for ever.)
+#[tokio::test]
+async fn a_waiter_does_not_rely_on_a_claim_whose_release_got_no_answer() {
+    let (_server, proxy, driver) = proxied().await;
+    let holder = hold(&driver).await;
+    let [gives_up, last] = [Waiter::new(&driver).await, Waiter::new(&driver).await];
+    gives_up.granted.abort();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut struck = proxy.fault(Fault::Mute, When::Request(1));
+    let released = driver.release(&gives_up.claim);
+    let (released, ()) = tokio::join!(released, soon("the fault", struck.struck()));
+    assert!(released.is_err(), "it was answered: {released:?}");
+    proxy.heal().await.unwrap();
+    soon("a release", async { while driver.release(&holder).await.is_err() {} }).await;
+    last.turn().await;
 }

@@ -188,10 +188,10 @@ impl LockDriver for HttpDriver {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         if !self.capabilities.namespaces {
-            return Err(self.unsupported("listing prefixes"));
+            return Err(self.unsupported("listing namespaces"));
         }
-        let body = wire::ListPrefixes::of(after, limit);
-        let page: wire::Prefixes = self.transport.post("/v1/prefixes", &body).await?;
+        let body = wire::ListNamespaces::of(after, limit);
+        let page: wire::Namespaces = self.transport.post("/v1/namespaces", &body).await?;
         page.for_driver()
     }
 

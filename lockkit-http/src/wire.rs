@@ -27,7 +27,7 @@ pub use inspect::{
     BreakBody, BreakResult, Changed, ClaimState, Key, Limit, ListBody, Lock, Page, ResizeBody,
     Seen, SpaceName, claim_states,
 };
-pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
+pub use listing::{ListNamespaces, ListRegisters, Namespaces, RegisterPage, RegisterState};
 pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,

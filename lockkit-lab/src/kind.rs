@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::proxy::Protocol;
+
 /// A server that stands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -39,6 +41,17 @@ impl Kind {
     /// The environment variable that names a server which exists already.
     pub fn variable(self) -> String {
         format!("LOCKKIT_TEST_{}_URL", self.name().to_uppercase())
+    }
+
+    /// How a proxy tells the messages of its clients apart.
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Redis => Protocol::Resp,
+            Self::Postgres => Protocol::Postgres,
+            Self::MariaDb => Protocol::MySql,
+            Self::ZooKeeper => Protocol::ZooKeeper,
+            Self::Etcd => Protocol::Grpc,
+        }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.

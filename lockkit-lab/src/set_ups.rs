@@ -92,6 +92,8 @@ const AT_ONCE: usize = 4;
 #[derive(Debug)]
 pub struct Running {
     url: String,
+    /// A way to a single server on which requests are counted, and its URL.
+    counted: Option<(String, Arc<Proxy>)>,
     /// A folder, servers or a group.
     _held: Box<dyn Any + Send + Sync>,
 }
@@ -100,6 +102,12 @@ impl Running {
     /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The URL of a way on which requests are counted, and the proxy that counts them; single servers have
+    /// one. It is slower than the other.
+    pub fn counted(&self) -> Option<&(String, Arc<Proxy>)> {
+        self.counted.as_ref()
     }
 }
 
@@ -138,22 +146,25 @@ impl SetUp {
                 let folder = tempfile::tempdir()
                     .map_err(|e| LabError::Answer(format!("no temporary folder: {e}")))?;
                 let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-                Running { url, _held: Box::new(folder) }
+                Running { url, counted: None, _held: Box::new(folder) }
             }
             Place::Server(kind) => {
                 let server = Server::start(kind).await?;
                 let url = format!("{}{}", server.url(), self.options());
-                Running { url, _held: Box::new(server) }
+                let proxy = Proxy::start(server.addr(), kind.protocol()).await?;
+                let counted = format!("{}{}", server.url_at(proxy.addr()), self.options());
+                let counted = Some((counted, Arc::new(proxy)));
+                Running { url, counted, _held: Box::new(server) }
             }
             Place::Group(layout) => {
                 let group = Group::start(layout).await?;
-                Running { url: group.url(), _held: Box::new(group) }
+                Running { url: group.url(), counted: None, _held: Box::new(group) }
             }
             Place::Quorum(kind) => {
                 let servers = try_join_all((0..3).map(|_| Server::start(kind))).await?;
                 let urls: Vec<_> = servers.iter().map(Server::url).collect();
                 let url = format!("quorum:{}{QUORUM}", urls.join(","));
-                Running { url, _held: Box::new(servers) }
+                Running { url, counted: None, _held: Box::new(servers) }
             }
         })
     }

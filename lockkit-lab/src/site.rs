@@ -72,13 +72,7 @@ pub trait Site: Send + Sync + 'static {
 
     /// How the proxy tells messages apart.
     fn protocol(&self) -> Protocol {
-        match self.kind() {
-            Kind::Redis => Protocol::Resp,
-            Kind::Postgres => Protocol::Postgres,
-            Kind::MariaDb => Protocol::MySql,
-            Kind::ZooKeeper => Protocol::ZooKeeper,
-            Kind::Etcd => Protocol::Grpc,
-        }
+        self.kind().protocol()
     }
 
     /// What the operations cost; the budget, unless the backend cannot keep it. The driver says the

@@ -333,7 +333,10 @@ convicted! {
         tale().asks(1, 1, 1, X).asks(1, 2, 1, X).holds(3, 1, X, 1, 10, 20)
             .refused(30_030, 1, 1).refused(30_031, 2, 1);
     a_waiter_at_a_free_lock_for_longer_than_a_fault_accounts_for: Progress,
-        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(35_011, 1, 1, 1, 36_000);
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(65_011, 1, 1, 1, 66_000);
+    a_waiter_that_is_forgotten_when_an_answer_is_lost: Progress,
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::ConnectionCut)
+            .fault_for(20_000, 5_000, Fault::ConnectionCut).granted(30_011, 1, 1, 1, 36_000);
     a_waiter_at_a_free_lock_long_after_a_fault: Progress,
         tale().fault_for(10, 5_000, Fault::Partition).asks(5_020, 1, 1, X)
             .granted(35_021, 1, 1, 1, 36_000);
@@ -438,7 +441,7 @@ acquitted! {
         tale.asks(3_000 * i, 1 + i as u32, 1, X).refused(3_000 * (i + 1) - 1, 1 + i as u32, 1)
     });
     a_waiter_at_a_free_lock_for_as_long_as_a_fault_accounts_for:
-        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(35_010, 1, 1, 1, 36_000);
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(65_010, 1, 1, 1, 66_000);
     a_waiter_at_a_free_lock_through_two_faults:
         tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition)
             .fault_for(20_000, 1_000, Fault::ServerPaused).granted(50_000, 1, 1, 1, 51_000);

@@ -69,17 +69,18 @@ impl House {
 
 async fn house(folder: &Path) -> House {
     let redis = Shared::server(Kind::Redis).await.unwrap();
-    let prefix = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
+    let namespace = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
     House {
         url: format!("{}?timeout=30s", redis.url()),
         file: format!("sqlite:{}", folder.join("locks.db").display()),
-        settings: Settings::default().ttl(TTL).wait_ttl(TTL * 3).prefix(prefix),
+        settings: Settings::default().ttl(TTL).wait_ttl(TTL * 3).namespace(namespace),
         orders: Orders {
             seed: 2026,
             lasts: Duration::ZERO,
             client: 0,
             tasks: 2,
             locks: 2,
+            hot: false,
             ttl: TTL,
             wait_ttl: TTL * 3,
             registers: GuardedRegisters::default().serve().unwrap(),

@@ -14,6 +14,7 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
+use crate::decode::{Outcomes, after};
 use crate::exchange::{Exchanges, merge};
 use crate::inner::RedisInner;
 use crate::script::{self, Call};
@@ -27,9 +28,6 @@ pub(crate) const FLIGHTS: BatchLimits = {
     flights.same_key = true;
     flights
 };
-
-/// One result for each operation of a call.
-pub(crate) type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -194,17 +192,6 @@ impl RedisInner {
             let _ = self.release(&failed).await;
         }
         confirmed
-    }
-}
-
-/// A result after so many attempts without an answer.
-pub(crate) fn after<T>(
-    ambiguous: u32,
-    result: Result<T, BatchError>,
-) -> Result<Attempted<T>, BatchError> {
-    match result {
-        Ok(result) => Ok(Attempted::after(ambiguous, result)),
-        Err(error) => Err(error.after(ambiguous)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, BatchError, ClaimEnd, Evidence, Grant, LeaseStart, Released, Renewal,
+    Acquisition, Attempted, BatchError, ClaimEnd, Evidence, Grant, LeaseStart, Released, Renewal,
 };
 use lockkit_core::state::ClaimState;
 use lockkit_core::{BreakRecord, Claim, Error, LossReason, Mode, Token};
@@ -80,8 +80,9 @@ pub(crate) fn renewals(
     if answers.len() != claims.len() + 1 {
         return Err(unexpected(&Value::Array(answers)));
     }
-    let time = answers.pop().unwrap_or(Value::Nil);
-    let evidence = response.peer.map(|peer| peer.evidence(&time));
+    let time = answers.pop().as_ref().and_then(number);
+    let time = time.and_then(|time| u64::try_from(time).ok()).map(Duration::from_micros);
+    let evidence = response.peer.map(|peer| peer.evidence(time));
     let each = claims.iter().zip(&answers).map(|(claim, answer)| {
         let (renewal, lease) = renewal(claim, answer)?;
         Ok(ClaimRenewal { renewal, lease, evidence: evidence.clone() })
@@ -140,6 +141,20 @@ pub(crate) fn each(value: Value, count: usize) -> Result<Vec<Value>, Error> {
         only @ Value::BulkString(_) if count == 1 => Ok(vec![only]),
         Value::Array(items) if items.len() == count => Ok(items),
         other => Err(unexpected(&other)),
+    }
+}
+
+/// One result for each operation of a call.
+pub(crate) type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
+
+/// A result after so many attempts without an answer.
+pub(crate) fn after<T>(
+    ambiguous: u32,
+    result: Result<T, BatchError>,
+) -> Result<Attempted<T>, BatchError> {
+    match result {
+        Ok(result) => Ok(Attempted::after(ambiguous, result)),
+        Err(error) => Err(error.after(ambiguous)),
     }
 }
 

@@ -8,7 +8,7 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Mode};
 use std::sync::Arc;
 
-use crate::batch::{Outcomes, after};
+use crate::decode::{Outcomes, after};
 use crate::inner::RedisInner;
 use crate::script::{self, Call};
 use crate::{decode, keys};

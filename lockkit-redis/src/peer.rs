@@ -4,9 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::Evidence;
-use redis::Value;
-
-use crate::decode;
 
 /// An answer of a server.
 pub(crate) struct Response<T> {
@@ -35,12 +32,11 @@ impl Peer {
         Self { run, connection: Evidence::new_connection() }
     }
 
-    /// What an answer of this server tells that has this time, in µs, in it.
-    pub(crate) fn evidence(&self, time: &Value) -> Arc<Evidence> {
+    /// What an answer of this server tells that has this time in it.
+    pub(crate) fn evidence(&self, time: Option<Duration>) -> Arc<Evidence> {
         let evidence = Evidence::new(self.run.clone(), self.connection);
-        let time = decode::number(time).and_then(|time| u64::try_from(time).ok());
         Arc::new(match time {
-            Some(time) => evidence.with_time(Duration::from_micros(time)),
+            Some(time) => evidence.with_time(time),
             None => evidence,
         })
     }

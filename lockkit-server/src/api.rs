@@ -50,7 +50,7 @@ fn router(service: Service) -> Router {
         .route("/v1/watch", post(watch::watch))
         .route("/v1/break", post(inspect::break_claim))
         .route("/v1/resize", post(inspect::resize))
-        .route("/v1/prefixes", post(registers::prefixes))
+        .route("/v1/namespaces", post(registers::namespaces))
         .route("/v1/registers/list", post(registers::list))
         .route("/v1/registers/load", post(registers::load))
         .route("/v1/registers/store", post(registers::store))

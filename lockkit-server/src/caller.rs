@@ -80,7 +80,7 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may read something under this prefix.
+    /// Whether the caller may read something in this namespace.
     pub(crate) fn may_read_in(&self, at: &Namespace) -> bool {
         self.grants.as_ref().is_none_or(|grants| grants.allow_some(Permission::Read, at.as_str()))
     }
@@ -126,7 +126,7 @@ impl Caller {
         match &self.grants {
             Some(grants) if !grants.allow(verb, at.as_str(), names) => {
                 let detail = format!(
-                    "the token {:?} has no right to {verb} there (prefix {:?}, name {names:?})",
+                    "the token {:?} has no right to {verb} there (namespace {:?}, name {names:?})",
                     self.name(),
                     at.as_str(),
                 );

@@ -17,14 +17,14 @@ use subtle::ConstantTimeEq;
 /// operator    60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752  read,break@*
 /// ```
 ///
-/// A right is `VERBS@PREFIX` or `VERBS@PREFIX:NAMES`: the verbs, separated by commas; the prefix
-/// that the locks have (exactly this one, `*` for all, nothing for locks without one); and what the
+/// A right is `VERBS@NAMESPACE` or `VERBS@NAMESPACE:NAMES`: the verbs, separated by commas; the
+/// namespace of the locks (exactly this one, `*` for all, nothing for locks without one); and what the
 /// names begin with. `%20` and the like stand for bytes that would be read otherwise: spaces, `:`,
 /// `*`, `%`.
 ///
 /// | verb | allows |
 /// | --- | --- |
-/// | `read` | inspect, list, wait for a change, load and list registers; see the prefix in a listing |
+/// | `read` | inspect, list, wait for a change, load and list registers; see the namespace in a listing |
 /// | `lock` | everything about claims of one's own, resize semaphores, write registers |
 /// | `break` | break claims of others |
 /// | `terraform` | read, write and lock states of Terraform; the names are those of the states |
@@ -64,7 +64,7 @@ pub(crate) enum Permission {
 struct Right {
     verbs: Vec<Permission>,
     /// `None` for all.
-    prefix: Option<String>,
+    namespace: Option<String>,
     names: String,
 }
 
@@ -106,22 +106,22 @@ impl Tokens {
 }
 
 impl Grants {
-    /// Whether this may be done with every name of this prefix that begins with `names`.
-    pub(crate) fn allow(&self, verb: Permission, prefix: &str, names: &str) -> bool {
+    /// Whether this may be done with every name of this namespace that begins with `names`.
+    pub(crate) fn allow(&self, verb: Permission, namespace: &str, names: &str) -> bool {
         self.rights.iter().any(|right| {
-            right.is_for(verb, prefix) && names.as_bytes().starts_with(right.names.as_bytes())
+            right.is_for(verb, namespace) && names.as_bytes().starts_with(right.names.as_bytes())
         })
     }
 
-    /// Whether this may be done with any name of this prefix.
-    pub(crate) fn allow_some(&self, verb: Permission, prefix: &str) -> bool {
-        self.rights.iter().any(|right| right.is_for(verb, prefix))
+    /// Whether this may be done with any name of this namespace.
+    pub(crate) fn allow_some(&self, verb: Permission, namespace: &str) -> bool {
+        self.rights.iter().any(|right| right.is_for(verb, namespace))
     }
 }
 
 impl Right {
-    fn is_for(&self, verb: Permission, prefix: &str) -> bool {
-        self.verbs.contains(&verb) && self.prefix.as_deref().is_none_or(|own| own == prefix)
+    fn is_for(&self, verb: Permission, namespace: &str) -> bool {
+        self.verbs.contains(&verb) && self.namespace.as_deref().is_none_or(|own| own == namespace)
     }
 }
 
@@ -197,18 +197,19 @@ fn hash(text: &str) -> Option<[u8; 32]> {
 }
 
 fn right(text: &str) -> Result<Right, &'static str> {
-    let (verbs, place) = text.split_once('@').ok_or("a right is VERBS@PREFIX, as read,lock@*")?;
+    let (verbs, place) =
+        text.split_once('@').ok_or("a right is VERBS@NAMESPACE, as read,lock@*")?;
     let verbs = verbs.split(',').map(Permission::parse).collect::<Option<Vec<_>>>();
     let verbs =
         verbs.ok_or("the verbs are read, lock, break and terraform, separated by commas")?;
-    let (prefix, names) = place.split_once(':').unwrap_or((place, ""));
-    let prefix = if prefix == "*" { None } else { Some(decoded(prefix)?) };
-    Ok(Right { verbs, prefix, names: decoded(names)? })
+    let (namespace, names) = place.split_once(':').unwrap_or((place, ""));
+    let namespace = if namespace == "*" { None } else { Some(decoded(namespace)?) };
+    Ok(Right { verbs, namespace, names: decoded(names)? })
 }
 
 fn decoded(text: &str) -> Result<String, &'static str> {
     if text.contains('*') {
-        return Err("* stands alone, for all prefixes; write %2A for the character");
+        return Err("* stands alone, for all namespaces; write %2A for the character");
     }
     let decoded = percent_decode_str(text).decode_utf8().map_err(|_| "this is not UTF-8")?;
     Ok(decoded.into_owned())
@@ -226,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_those_of_the_prefix_and_of_the_beginning_of_names_byte_for_byte() {
+    fn rights_are_those_of_the_namespace_and_of_the_beginning_of_names_byte_for_byte() {
         use Permission::{Break, Lock, Read};
         let a = grants("read,lock@billing:invoice/ read@*");
         assert!(a.allow(Lock, "billing", "invoice/1"));
-        for (prefix, name) in [
+        for (namespace, name) in [
             ("billing", "invoice"),
             ("billing", "Invoice/1"),
             ("billing", "invoice%2F1"),
@@ -238,8 +239,8 @@ mod tests {
             ("billin", "ginvoice/1"),
             ("", "billing:invoice/1"),
         ] {
-            assert!(!a.allow(Lock, prefix, name), "{prefix} {name}");
-            assert!(a.allow(Read, prefix, name), "{prefix} {name}");
+            assert!(!a.allow(Lock, namespace, name), "{namespace} {name}");
+            assert!(a.allow(Read, namespace, name), "{namespace} {name}");
         }
         assert!(!a.allow(Break, "billing", "invoice/1"));
         let b = grants("lock@ break@a%3Ab:x%20y");

@@ -198,6 +198,11 @@ enum WireMode {
 }
 
 impl ShardDocument {
+    /// The entry of a claim.
+    pub(crate) fn entry(&self, key: &Key, id: &ClaimId) -> Option<&StoredEntry> {
+        self.queues.get(key)?.entries.iter().find(|entry| entry.id == *id)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut owners = Vec::new();
         let queues = self.queues.iter().map(|(key, queue)| WireQueue {

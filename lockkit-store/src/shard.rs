@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::clock::{ClockPair, Moment};
-use lockkit_core::driver::{BatchError, ClaimId};
+use lockkit_core::driver::BatchError;
 use lockkit_core::{Error, Key};
 use tokio::sync::{mpsc, oneshot};
 
@@ -353,13 +353,4 @@ impl ShardWorker {
             }
         });
     }
-}
-
-/// The entry of a claim in a shard.
-pub(crate) fn entry_of<'a>(
-    document: &'a ShardDocument,
-    key: &Key,
-    id: &ClaimId,
-) -> Option<&'a crate::document::StoredEntry> {
-    document.queues.get(key)?.entries.iter().find(|entry| entry.id == *id)
 }

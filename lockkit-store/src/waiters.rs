@@ -15,7 +15,6 @@ use crate::context::StoreContext;
 use crate::document::{SessionId, ShardDocument, shard_of};
 use crate::rules::StoreRule;
 use crate::session::Session;
-use crate::shard::entry_of;
 
 /// With notifications, polls are this many times rarer.
 const RARER: u32 = 10;
@@ -134,7 +133,7 @@ impl Waiters {
     ) -> Option<Result<Grant, Error>> {
         let lost = |reason| Some(Err(Error::Lost { reason }));
         let Some(own) = self.own.get(&claim.id) else { return lost(LossReason::Expired) };
-        let entry = entry_of(document, &claim.key, &claim.id);
+        let entry = document.entry(&claim.key, &claim.id);
         let Some(entry) = entry else {
             let queue = document.queues.get(&claim.key);
             let record = queue.and_then(|queue| queue.break_of(&claim.id)).cloned();

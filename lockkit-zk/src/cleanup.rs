@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock, sleep_until};
 use lockkit_core::driver::{backoff, locked};
 use lockkit_core::{Error, Mode, Result};
+use tokio::time::{Instant, timeout_at};
 use zookeeper_client::Error as ZkError;
 
 use crate::claim_cache::CachedClaim;
@@ -19,6 +20,10 @@ use crate::unused_folders::MANY;
 /// Deletions under way at once, and the pause after these: 400 a second at most.
 const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(40);
+/// At the end of a driver nothing of it has to go first: as many as this are deleted at once, until one of
+/// these takes too long, and for no longer than this in all.
+const LAST_AT_ONCE: usize = 256;
+const LAST: Duration = Duration::from_secs(5);
 /// How often it looks whether renewals are under way, which go first.
 const TURN: Duration = Duration::from_millis(5);
 
@@ -114,11 +119,16 @@ impl ZkLocks {
         });
     }
 
-    /// Removes all folders that were left lately.
-    pub(crate) async fn remove_unused_folders(&self) {
+    /// Removes the folders that were left lately, as long as the server answers within this time.
+    pub(crate) async fn remove_unused_folders(&self, patience: Duration) {
         let all = locked(&self.unused_folders.left).all();
-        for some in all.chunks(AT_ONCE) {
-            self.remove_folders(some).await;
+        let until = Instant::now() + LAST;
+        for some in all.chunks(LAST_AT_ONCE) {
+            let removed =
+                timeout_at(until.min(Instant::now() + patience), self.remove_folders(some));
+            if removed.await.is_err() {
+                return;
+            }
         }
     }
 

@@ -152,8 +152,8 @@ impl LockDriver for ZkDriver {
         match self.capabilities.namespaces {
             true => self.ready().await?.namespaces(after, limit).await,
             false => Err(self.unsupported(
-                "listing prefixes where locks are shared with Curator or kazoo: a folder may be a \
-                 prefix or a lock",
+                "listing namespaces where locks are shared with Curator or kazoo: a folder may be a \
+                 namespace or a lock",
             )),
         }
     }

@@ -10,7 +10,7 @@ use lockkit_core::driver::{Background, KnownBases, Recent};
 use lockkit_core::queue::GivenLimit;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use zookeeper_client::{CreateMode, CreateOptions, Error as ZkError};
 
 use crate::claim_cache::ClaimCache;
@@ -66,9 +66,9 @@ pub(crate) struct ZkLocks {
     pub(crate) background: Background,
 }
 
-/// How long `close` waits for what it deletes and ends, and for what goes on in the background; and
-/// what of that is kept for the end of sessions.
-const CLOSING: Duration = Duration::from_secs(1);
+/// How long `close` waits for an answer to what it deletes, and for what goes on in the background; and how
+/// long for the end of sessions.
+const CLOSING: Duration = Duration::from_millis(750);
 const ENDING: Duration = Duration::from_millis(250);
 
 /// A list as the leader has it.
@@ -107,10 +107,11 @@ impl ZkLocks {
     /// Lets go of all sessions, once nothing is under way in them: a program may end its runtime right
     /// after. Where no server is connected, nothing is waited for.
     pub(crate) async fn close(&self) {
-        let until = Instant::now() + CLOSING;
+        let mut until = Instant::now() + CLOSING + ENDING;
         if self.sessions.latest().is_some_and(|session| session.is_connected()) {
             let ended = self.background.ended_within(CLOSING);
-            let _ = timeout(CLOSING - ENDING, join(self.remove_unused_folders(), ended)).await;
+            let _ = join(self.remove_unused_folders(CLOSING), ended).await;
+            until = until.max(Instant::now() + ENDING);
         }
         let _ = timeout_at(until, self.sessions.close()).await;
     }

@@ -117,8 +117,8 @@ impl ZkOptions {
 
     /// Shares locks with programs that use another library.
     ///
-    /// The lock `a` then lies at `/CHROOT/a` (with a prefix, at `/CHROOT/PREFIX/a`), and a client that
-    /// locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
+    /// The lock `a` then lies at `/CHROOT/a` (with a namespace, at `/CHROOT/NAMESPACE/a`), and
+    /// a client that locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
     /// excluded by it, readers included; all wait in one queue. Semaphores and registers are not
     /// shared.
     pub fn neighbours(mut self, neighbours: Neighbours) -> Self {

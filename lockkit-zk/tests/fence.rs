@@ -32,14 +32,14 @@ impl Program {
         let hosts = server.addr().to_string();
         let options = ZkOptions::new(&hosts).tick(Duration::from_millis(500));
         let driver = Arc::new(ZkDriver::connect_with(options).await.unwrap());
-        let prefix = format!("fence-{}", &ClaimId::random().to_hex()[..8]);
-        let settings = Settings::default().prefix(&*prefix);
+        let namespace = format!("fence-{}", &ClaimId::random().to_hex()[..8]);
+        let settings = Settings::default().namespace(&*namespace);
         let locks = LockManager::with(driver.clone(), settings).unwrap();
         let client = Client::connect(&hosts).await.unwrap();
-        let balance = format!("/balance-{prefix}");
+        let balance = format!("/balance-{namespace}");
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create(&balance, b"0", &options).await.unwrap();
-        let namespace = Namespace::new(prefix).unwrap();
+        let namespace = Namespace::new(namespace).unwrap();
         let key = Key::new(namespace, Space::Lock, Name::new("a").unwrap());
         Self { _server: server, driver, locks, client, key, balance }
     }

@@ -150,8 +150,8 @@ async fn a_hand_over_within_a_process_is_one_request_and_no_message() {
 }
 
 #[tokio::test]
-async fn a_hand_over_between_two_processes_costs_one_message() {
-    const ROUNDS: u32 = 100;
+async fn a_hand_over_between_two_processes_is_six_requests_and_one_message() {
+    const ROUNDS: u64 = 100;
     let (_server, proxy, ours) = proxied().await;
     let key = lock();
     let theirs = driver(proxy.addr().to_string()).await;
@@ -171,7 +171,8 @@ async fn a_hand_over_between_two_processes_costs_one_message() {
     let counts = proxy.counts();
     println!("{ROUNDS} hand-overs between two: {counts:?}");
     // The hand-over, two lists, two watches, and the end of one.
-    assert!(counts.requests <= 7 * u64::from(ROUNDS), "{counts:?}");
+    assert!((6 * ROUNDS - 10..=6 * ROUNDS + ROUNDS / 10).contains(&counts.requests), "{counts:?}");
+    assert!((ROUNDS - 2..=ROUNDS + 2).contains(&counts.pushes), "{counts:?}");
 }
 
 #[tokio::test]
@@ -280,4 +281,28 @@ async fn a_waiter_looks_when_the_answer_that_would_have_granted_it_is_lost() {
         proxy.heal().await.unwrap();
         soon("a release", async { while driver.release(&next).await.is_err() {} }).await;
     }
+}
+
+/// The claims ahead gave up, and no answer says that they did. (Core releases them again, which is not to be
+/// relied on: a waiter that waits for a claim that is gone waits for ever.)
+#[tokio::test]
+async fn a_waiter_does_not_rely_on_a_claim_whose_release_got_no_answer() {
+    let (_server, proxy, driver) = proxied().await;
+    let key = lock();
+    let holder = hold(&driver, &key).await;
+    let mut leaving = Vec::new();
+    for _ in 0..2 {
+        let waiter = Waiter::new(&driver, &key).await;
+        waiter.granted.abort();
+        leaving.push(waiter.claim);
+    }
+    let last = Waiter::new(&driver, &key).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut struck = proxy.fault(Fault::Cut, When::Answer(1));
+    let batch = Batch { releases: &leaving, acquires: &[] };
+    let (outcome, ()) = tokio::join!(driver.submit(batch), soon("the fault", struck.struck()));
+    let released = outcome.unwrap().released;
+    assert!(released.iter().all(Result::is_err), "they were answered: {released:?}");
+    soon("a release", async { while driver.release(&holder).await.is_err() {} }).await;
+    last.turn().await;
 }

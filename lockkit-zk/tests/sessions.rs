@@ -232,7 +232,7 @@ async fn a_session_that_the_server_ended_ends_all_its_guards_and_the_next_lock_w
     let server = server().await;
     let client = Client::connect(&server.addr().to_string()).await.unwrap();
     let namespace = namespace();
-    let settings = Settings::default().prefix(namespace.as_str()).ttl(Duration::from_secs(30));
+    let settings = Settings::default().namespace(namespace.as_str()).ttl(Duration::from_secs(30));
     let locks = LockManager::with(Arc::new(driver(server.addr()).await), settings).unwrap();
     let (a, b) = (locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap());
     let token = b.token().unwrap();
@@ -254,7 +254,7 @@ async fn the_session_of_a_given_client_is_not_replaced_when_it_has_ended() {
     let client = Client::connector().with_session_timeout(TTL);
     let client = client.connect(&server.addr().to_string()).await.unwrap();
     let driver = ZkDriver::from_client(client.clone(), options(""));
-    let settings = Settings::default().prefix(namespace().as_str());
+    let settings = Settings::default().namespace(namespace().as_str());
     let locks = LockManager::with(Arc::new(driver), settings).unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     end_session(server.addr(), client.session_id().0).await;
@@ -276,7 +276,7 @@ fn a_driver_outlives_the_runtime_that_it_was_made_in() {
     let first = runtime();
     let (server, locks, token) = first.block_on(async {
         let server = server().await;
-        let settings = Settings::default().prefix(namespace().as_str());
+        let settings = Settings::default().namespace(namespace().as_str());
         let driver = Arc::new(driver(server.addr()).await);
         let locks = LockManager::with(driver, settings).unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Stage, Storm};
 use lockkit_lab::{Kind, Layout};
 
 async fn is_acquitted(stage: Stage) {
@@ -31,7 +31,12 @@ async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
 
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_on_one_contended_lock_is_acquitted() {
-    let stage = Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap();
-    is_acquitted_with(stage, |storm| (storm.locks, storm.tasks) = (1, 8)).await;
+async fn one_hot_name_is_passed_on_through_all_faults() {
+    let stage = Stage::server(Kind::ZooKeeper, &HOT_FAULTS).await.unwrap();
+    is_acquitted_with(stage, |storm| {
+        let hot = Storm::hot(storm.program.clone());
+        let ttl = storm.ttl; // the shortest leases
+        *storm = Storm { ttl, wait_ttl: ttl, ..hot };
+    })
+    .await;
 }

@@ -215,7 +215,7 @@ async fn whatever_message_is_lost_nothing_is_left_and_the_lock_works() {
             let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
             let driver = driver(proxy.addr().to_string()).await;
             let key = key("a");
-            let settings = Settings::default().prefix(key.namespace.as_str()).ttl(TTL);
+            let settings = Settings::default().namespace(key.namespace.as_str()).ttl(TTL);
             let locks = LockManager::with(Arc::new(driver), settings).unwrap();
             let strike = proxy.fault(Fault::Cut, when);
             let guard = locks.mutex("a").lock().await.unwrap();
@@ -272,7 +272,7 @@ async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
     let key = key("a");
     let mine = claim(&key, Mode::Exclusive);
     take(&ours, &mine).await;
-    let settings = Settings::default().prefix(key.namespace.as_str()).ttl(TTL);
+    let settings = Settings::default().namespace(key.namespace.as_str()).ttl(TTL);
     let locks = LockManager::with(Arc::new(ours), settings).unwrap();
     let guard = locks.mutex("b").lock().await.unwrap();
     server.freeze().await;

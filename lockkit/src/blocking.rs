@@ -55,7 +55,7 @@ pub fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error>
     LockManager::open(async move || crate::connect_with(&url, settings).await)
 }
 
-/// Locks of one backend under one prefix, for threads.
+/// Locks of one backend in one namespace, for threads.
 ///
 /// Cheap to clone; clones share connections and the one thread. The thread ends with the last clone,
 /// lock and guard; that waits until everything is released, for at most 5 s.

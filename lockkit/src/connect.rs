@@ -281,9 +281,9 @@ mod tests {
     #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_quorum_has_its_settings_behind_the_last_member() {
-        let url = "quorum:memory:,memory:,memory:?ttl=5s&prefix=shop";
+        let url = "quorum:memory:,memory:,memory:?ttl=5s&namespace=shop";
         let locks = connect(url).await.unwrap();
-        assert_eq!(locks.settings().prefix_str(), "shop");
+        assert_eq!(locks.settings().namespace_str(), "shop");
         let guard = locks.mutex("a").lock().await.unwrap();
         assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
         guard.release().await.unwrap();
@@ -321,8 +321,8 @@ mod tests {
     #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_mirror_has_its_settings_behind_the_new_one() {
-        let locks = connect("mirror:memory:,memory:?prefix=shop").await.unwrap();
-        assert_eq!(locks.settings().prefix_str(), "shop");
+        let locks = connect("mirror:memory:,memory:?namespace=shop").await.unwrap();
+        assert_eq!(locks.settings().namespace_str(), "shop");
         locks.mutex("a").lock().await.unwrap().release().await.unwrap();
         let of_another = "memory:,memory:?max_ttl=1m";
         for bad in ["memory:", "memory:,memory:,memory:", "memory:?ttl=5s,memory:", of_another] {
@@ -338,13 +338,13 @@ mod tests {
 
     #[tokio::test]
     async fn settings_come_from_the_url() {
-        let locks = connect("memory:?prefix=shop&ttl=5s").await.unwrap();
-        assert_eq!(locks.settings().prefix_str(), "shop");
+        let locks = connect("memory:?namespace=shop&ttl=5s").await.unwrap();
+        assert_eq!(locks.settings().namespace_str(), "shop");
         assert!(connect("memory:?ttl=1ms").await.is_err());
-        let shop = || Settings::default().prefix("shop");
-        let both = connect_with("memory:?prefix=shop&ttl=5s", shop()).await.unwrap();
+        let shop = || Settings::default().namespace("shop");
+        let both = connect_with("memory:?namespace=shop&ttl=5s", shop()).await.unwrap();
         assert_eq!(both.settings().default_ttl(), std::time::Duration::from_secs(5));
-        let differ = connect_with("memory:?prefix=mall", shop()).await;
+        let differ = connect_with("memory:?namespace=mall", shop()).await;
         assert!(matches!(differ, Err(Error::Config(_))), "{differ:?}");
         assert!(connect("memory:/tmp").await.is_err());
     }

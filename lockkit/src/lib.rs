@@ -25,7 +25,7 @@
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //! | `quorum:URL,URL,URL`, `mirror:OLD,NEW` | `compose` | its members' |
 //!
-//! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
+//! Options of lockkit itself go into the query, whatever the backend: `?namespace=shop&ttl=10s`. The
 //! rest of the query is the driver's.
 //!
 //! More features: `metrics`; `blocking` for programs without async (`lockkit::blocking`); `testing` for

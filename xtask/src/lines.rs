@@ -1,8 +1,8 @@
 //! `cargo xtask lines`: how much code there is, what of it has to be right for exclusion and tokens,
-//! which files are small or large, and import circles.
+//! which files are small or large, and import circles. Fails where there is a circle.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::circles;
@@ -54,16 +54,18 @@ pub(crate) fn run(_: &[String]) -> Result<ExitCode, String> {
     for file in files.values().flatten().filter(|file| file.lines() < FEW_LINES) {
         println!("{:>8}  {} ({} of code)", file.lines(), file.path.display(), file.code_lines());
     }
+    let mut is_circular = false;
     println!("\nimport circles");
     for (name, files) in &files {
         for circle in circles::of(files) {
+            is_circular = true;
             println!("  {name}:");
             for edge in circles::edges_within(files, &circle) {
                 println!("    {edge}");
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_circular { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn print_trusted(files: &[&SourceFile]) -> Result<(), String> {
@@ -112,16 +114,36 @@ pub(crate) fn wrong() -> Result<Vec<String>, String> {
         found.extend(files.iter().filter(|file| file.lines() > MAX_LINES).map(|file| {
             format!("{} has {} lines, more than {MAX_LINES}", file.path.display(), file.lines())
         }));
-        for circle in circles::of(&files) {
-            let edges = circles::edges_within(&files, &circle).join("; ");
-            found.push(format!("{member}: files that import each other: {edges}"));
-        }
+        found.extend(circular(&member, &files));
     }
     trusted().map(|_| found)
 }
 
+/// The import circles of a crate, in a line each.
+fn circular(member: &str, files: &[SourceFile]) -> Vec<String> {
+    let line = |circle: Vec<PathBuf>| {
+        let edges = circles::edges_within(files, &circle).join("; ");
+        format!("{member}: files that import each other: {edges}")
+    };
+    circles::of(files).into_iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// Crates whose circles are still to be cut. No other crate may come in here.
+    const STILL_CIRCULAR: [&str; 2] = ["lockkit-compose", "lockkit-core"];
+
+    #[test]
+    fn no_files_import_each_other_in_a_circle() {
+        for member in sources::members().expect("they are listed") {
+            let files = sources::of_crate(&member).expect("they are read");
+            let found = circular(&member, &files);
+            assert!(found.is_empty() || STILL_CIRCULAR.contains(&&*member), "{found:#?}");
+        }
+    }
+
     #[test]
     fn the_files_of_the_trusted_base_exist() {
         let parts = super::trusted().expect("each is there");

@@ -70,7 +70,7 @@ def test_only_a_lock_that_is_held_alone_and_is_valid_fences(connect: Connect) ->
     register = locks.register("cursor")
     with locks.rwlock("a").read() as reader, pytest.raises(lockkit.Invalid):
         register.put("1", lock=reader)
-    with connect(prefix="other").mutex("a") as other, pytest.raises(lockkit.Invalid):
+    with connect(namespace="other").mutex("a") as other, pytest.raises(lockkit.Invalid):
         register.put("1", lock=other)
     with locks.mutex("b") as lock:
         pass

@@ -186,8 +186,8 @@ def test_the_end_of_a_block_says_that_the_lock_was_lost_unless_the_block_failed(
             raise KeyError
 
 
-def test_names_and_prefixes_mean_what_they_say(connect: Connect) -> None:
-    ours, theirs = connect(prefix="shop"), connect(prefix="bank")
+def test_names_and_namespaces_mean_what_they_say(connect: Connect) -> None:
+    ours, theirs = connect(namespace="shop"), connect(namespace="bank")
     names = ["a", "A", "a ", "a/b", "a%2Fb", "{a}", "..", "\u00e1", "a\u0301", "\U0001f512"]
     held = [ours.mutex(name).try_lock() for name in names]
     assert all(held)

@@ -50,7 +50,7 @@ class Attempt {
 
   constructor(engine: Engine, request: Request, wait: boolean, signals: Signals) {
     this.#engine = engine;
-    this.#claim = new Claim(request, engine.settings.prefix, engine.settings.holder);
+    this.#claim = new Claim(request, engine.settings.namespace, engine.settings.holder);
     this.#wait = wait;
     this.#signals = signals;
   }

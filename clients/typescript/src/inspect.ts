@@ -76,7 +76,7 @@ export async function poll<T>(
 }
 
 function key(engine: Engine, name: string, space: Space): Json {
-  return { prefix: engine.settings.prefix, name, space };
+  return { namespace: engine.settings.namespace, name, space };
 }
 
 export function inspect(
@@ -109,7 +109,7 @@ export async function list(engine: Engine, names: string): Promise<LockState[]> 
   const locks: LockState[] = [];
   let after: string | undefined;
   do {
-    const body = { prefix: engine.settings.prefix, names, after };
+    const body = { namespace: engine.settings.namespace, names, after };
     const [more, next] = await repeat(engine, "/v1/list", body, page);
     locks.push(...more);
     after = next;

@@ -96,7 +96,7 @@ export class Register {
   }
 
   #at(): Json {
-    return { prefix: this.#engine.settings.prefix, name: this.#name };
+    return { namespace: this.#engine.settings.namespace, name: this.#name };
   }
 
   async #write(path: string, stored: Json, { expect, lock, token }: WriteOptions): Promise<bigint> {
@@ -147,8 +147,8 @@ function tokenFor(engine: Engine, lock: Lock): bigint {
         "each other whatever their tokens",
     );
   }
-  if (engineOf(lock).settings.prefix !== engine.settings.prefix) {
-    throw new Invalid("this lock is of another prefix than the register: tokens do not compare");
+  if (engineOf(lock).settings.namespace !== engine.settings.namespace) {
+    throw new Invalid("this lock is of another namespace than the register: tokens do not compare");
   }
   return token;
 }

@@ -8,7 +8,7 @@ export interface ConnectOptions {
   /** The bearer token; otherwise what the variable `LOCKKIT_HTTP_TOKEN` says, where there is one. */
   readonly token?: string;
   /** Keeps the names of one application apart from another's. */
-  readonly prefix?: string;
+  readonly namespace?: string;
   /** How long a lock stays held when its process dies: 30,000 unless set. */
   readonly ttl?: number;
   /** How long a waiter that died blocks those behind it: 10,000 unless set. */
@@ -28,7 +28,7 @@ export interface Settings {
   /** The origins of the servers. */
   readonly servers: readonly string[];
   readonly timeout: number;
-  readonly prefix: string;
+  readonly namespace: string;
   readonly ttl: number;
   readonly waitTtl: number;
   readonly holder: Holder;
@@ -55,7 +55,7 @@ export function settings(url: string, options: ConnectOptions): Settings {
   return {
     servers,
     timeout: timeoutOf(query.join("?")),
-    prefix: options.prefix ?? "",
+    namespace: options.namespace ?? "",
     ttl: checkedTtl("ttl", options.ttl ?? 30_000),
     waitTtl: checkedTtl("waitTtl", options.waitTtl ?? 10_000),
     holder: thisProcess(options.holder),

@@ -50,7 +50,7 @@ export class Claim {
 
   constructor(
     readonly request: Request,
-    readonly prefix: string,
+    readonly namespace: string,
     readonly holder: Holder,
     id = randomId(),
   ) {
@@ -61,7 +61,7 @@ export class Claim {
     const { name, mode, permits, limit, note } = this.request;
     return {
       id: this.#id,
-      prefix: this.prefix,
+      namespace: this.namespace,
       name,
       mode,
       permits,
@@ -76,7 +76,7 @@ export class Claim {
 
   /** The same claim once it was downgraded. */
   shared(): Claim {
-    return new Claim({ ...this.request, mode: "shared" }, this.prefix, this.holder, this.#id);
+    return new Claim({ ...this.request, mode: "shared" }, this.namespace, this.holder, this.#id);
   }
 }
 

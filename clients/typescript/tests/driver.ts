@@ -109,7 +109,7 @@ function claimOf(it: any): Claim {
     waitTtl: it.wait_ttl_ms,
     autoRenew: true,
   };
-  return new Claim(request, it.prefix ?? "", holder(it.holder), it.id);
+  return new Claim(request, it.namespace ?? "", holder(it.holder), it.id);
 }
 
 /** `ahead` is for people, and this client does not read it. */

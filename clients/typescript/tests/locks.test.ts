@@ -213,14 +213,14 @@ test("close gives back what is held and ends what waits", async (t) => {
   await assert.rejects(locks.mutex("a").lock(), Closed);
 });
 
-test("names mean what they say, and prefixes keep them apart", async (t) => {
+test("names mean what they say, and namespaces keep them apart", async (t) => {
   const site = new Site(t);
   const { url } = await site.server();
   const locks = site.connect(url);
   const names = ["a", "A", "a ", "á", "a\u0301", "a/b", "a%2Fb", "{a}", "..", "🔒"];
   const held = await Promise.all(names.map((it) => locks.mutex(it).lock()));
   assert.deepEqual(new Set((await locks.list()).map((it) => it.name)), new Set(names));
-  assert.ok(await site.connect(url, { prefix: "shop" }).mutex("a").tryLock());
+  assert.ok(await site.connect(url, { namespace: "shop" }).mutex("a").tryLock());
   await Promise.all(held.map((it) => it.release()));
   assert.throws(() => locks.mutex(""), Invalid);
   assert.throws(() => locks.mutex("ü".repeat(257)), Invalid);

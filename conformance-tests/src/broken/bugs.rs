@@ -77,7 +77,7 @@ pub enum InjectedBug {
     RegistersAreListedByPattern,
     ListsDeletedRegisters,
     SkipsARegisterBetweenPages,
-    DeniesThatItListsPrefixes,
-    ListsPrefixesOfLocksOnly,
-    ListsAPrefixForEachLock,
+    DeniesThatItListsNamespaces,
+    ListsNamespacesOfLocksOnly,
+    ListsANamespaceForEachLock,
 }

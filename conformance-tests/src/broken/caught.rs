@@ -377,18 +377,18 @@ pub const BUGS: &[Caught] = &[
         "register_11_registers_with_a_value_are_listed_in_pages",
     ),
     caught(
-        InjectedBug::DeniesThatItListsPrefixes,
-        "says that it cannot list prefixes, and does",
-        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
+        InjectedBug::DeniesThatItListsNamespaces,
+        "says that it cannot list namespaces, and does",
+        "inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once",
     ),
     caught(
-        InjectedBug::ListsPrefixesOfLocksOnly,
-        "does not list a prefix in which there are registers only",
-        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
+        InjectedBug::ListsNamespacesOfLocksOnly,
+        "does not list a namespace in which there are registers only",
+        "inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once",
     ),
     caught(
-        InjectedBug::ListsAPrefixForEachLock,
-        "lists a prefix as often as there are locks in it",
-        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
+        InjectedBug::ListsANamespaceForEachLock,
+        "lists a namespace as often as there are locks in it",
+        "inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once",
     ),
 ];

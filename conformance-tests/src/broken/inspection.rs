@@ -55,12 +55,12 @@ impl Toy {
             .filter(|(_, line)| !line.entries.is_empty())
             .map(|(key, _)| key.namespace.clone())
             .collect();
-        if !self.is(InjectedBug::ListsPrefixesOfLocksOnly) {
+        if !self.is(InjectedBug::ListsNamespacesOfLocksOnly) {
             let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
             all.extend(registers.keys().map(|at| at.namespace.clone()));
         }
         all.sort();
-        if !self.is(InjectedBug::ListsAPrefixForEachLock) {
+        if !self.is(InjectedBug::ListsANamespaceForEachLock) {
             all.dedup();
         }
         Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a)))

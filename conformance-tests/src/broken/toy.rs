@@ -94,7 +94,7 @@ impl Toy {
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = bug != Some(InjectedBug::DeniesWhatItDoes);
-        capabilities.namespaces = bug != Some(InjectedBug::DeniesThatItListsPrefixes);
+        capabilities.namespaces = bug != Some(InjectedBug::DeniesThatItListsNamespaces);
         Self {
             bug,
             capabilities,

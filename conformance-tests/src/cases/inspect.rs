@@ -297,16 +297,16 @@ pub async fn inspect_08_pages_of_any_length_show_both_spaces_once(context: CaseC
     }
 }
 
-pub async fn inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once(context: CaseContext) {
+pub async fn inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once(context: CaseContext) {
     let driver = context.driver().await;
     // Characters that backends use between the parts of a key, or to encode them; and beginnings of
     // each other.
     let ends = ["", ":", "/b", "/b%2Fc", "*", "é", "{x}", "_", "_never"];
     let own = context.namespace().as_str();
-    let prefixes = ends.map(|end| format!("{own}{end}"));
-    let (never, used) = prefixes.split_last().expect("there are some");
-    let under = |prefix: &String| -> LockManager {
-        context.manager_with(driver.clone(), |settings| settings.prefix(prefix))
+    let namespaces = ends.map(|end| format!("{own}{end}"));
+    let (never, used) = namespaces.split_last().expect("there are some");
+    let under = |namespace: &String| -> LockManager {
+        context.manager_with(driver.clone(), |settings| settings.namespace(namespace))
     };
     let managers: Vec<_> = used.iter().map(under).collect();
     under(never).inspect(Space::Lock, "a").await.expect("it works");
@@ -328,9 +328,9 @@ pub async fn inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once(contex
     }
     for limit in [1, 2, used.len(), 1_000] {
         let all = listing::namespaces(&driver, limit).await.expect("they can be listed");
-        let shown = |prefix: &str| all.iter().filter(|it| it.as_str() == prefix).count();
-        for prefix in used {
-            assert_eq!(shown(prefix), 1, "{prefix:?}, in pages of {limit}: {all:?}");
+        let shown = |namespace: &str| all.iter().filter(|it| it.as_str() == namespace).count();
+        for namespace in used {
+            assert_eq!(shown(namespace), 1, "{namespace:?}, in pages of {limit}: {all:?}");
         }
         assert_eq!(shown(never), 0, "nothing was ever there: {all:?}");
         let mut once: Vec<&Namespace> = all.iter().collect();

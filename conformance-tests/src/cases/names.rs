@@ -69,8 +69,8 @@ pub async fn names_07_a_name_that_begins_another_does_not_meet_it(context: CaseC
     all_different(&context, &names.map(str::to_owned)).await;
     // Neither do two namespaces of which one begins the other.
     let driver = context.driver().await;
-    let prefix = context.namespace().as_str();
-    let near = context.manager_with(driver, |s| s.prefix(format!("{prefix}a")));
+    let namespace = context.namespace().as_str();
+    let near = context.manager_with(driver, |s| s.namespace(format!("{namespace}a")));
     let guard = near.mutex("a").try_lock().await.expect("it works");
     guard.expect("another namespace is another lock").release().await.expect("it was held");
 }

@@ -130,7 +130,7 @@ pub async fn release_07_a_guard_dropped_outside_a_runtime_does_not_leak(context:
             .expect("a runtime can be started");
         let (first, second, manager) = runtime.block_on(async {
             let settings =
-                Settings::default().prefix(inner.namespace().as_str()).ttl(ttl).wait_ttl(ttl);
+                Settings::default().namespace(inner.namespace().as_str()).ttl(ttl).wait_ttl(ttl);
             let manager = lockkit_core::LockManager::with(inner.driver().await, settings)
                 .expect("these settings are valid");
             let first = manager.mutex("a").lock().await.expect("it is free");

@@ -20,6 +20,9 @@ pub(super) const MANY: usize = 64;
 const TTL: Duration = Duration::from_secs(30);
 const WAIT_TTL: Duration = Duration::from_secs(10);
 
+/// The name that all tasks contend for in the crowded run.
+const HOT: &str = "hot";
+
 /// Tasks that contend for one lock in the run that is drawn, and the turns of each.
 const CONTENDERS: usize = 4;
 const TURNS: usize = 5;
@@ -31,6 +34,8 @@ pub struct Measured {
     pub one_task: f64,
     /// The same of 64 tasks of one process, each with a lock of its own, in all.
     pub many_tasks: f64,
+    /// One lock for which 64 tasks of one process wait.
+    pub hot: Hot,
     /// From the sending of a release until the next in line knows that it holds.
     pub hand_over: f64,
     /// The lease of a holder that died, as granted.
@@ -39,6 +44,19 @@ pub struct Measured {
     pub dead_freed: f64,
     /// A short run of four tasks that contend for one lock.
     pub turns: Vec<Turn>,
+}
+
+/// One lock that tasks pass on, each of which holds it for no time. Times are seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Hot {
+    /// Hand-overs a second.
+    pub rate: f64,
+    /// From one grant to the next, in half of all hand-overs at most.
+    pub p50: f64,
+    /// The same in 99 of 100.
+    pub p99: f64,
+    /// Requests for a hand-over, where they are counted.
+    pub requests: Option<f64>,
 }
 
 /// One turn at the contended lock, in seconds since the run began.
@@ -80,18 +98,22 @@ async fn all(
     effort: Effort,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<Vec<Measured>, Error> {
-    let mut found = vec![[const { Vec::new() }; 3]; courses.len()];
+    let mut found = vec![[const { Vec::new() }; 4]; courses.len()];
+    let mut gaps = vec![Vec::new(); courses.len()];
     for course in courses {
         // Connections, scripts, caches.
         course.rate(MANY, Duration::from_millis(50)).await?;
     }
     for round in 1..=effort.rounds {
-        for ((course, [one, many, hand_overs]), subject) in
-            courses.iter().zip(&mut found).zip(subjects)
+        for (((course, [one, many, hand_overs, hot]), gaps), subject) in
+            courses.iter().zip(&mut found).zip(&mut gaps).zip(subjects)
         {
             say(&format!("measuring, round {round} of {}: {}", effort.rounds, subject.name()));
             one.push(course.rate(1, effort.turn).await?);
             many.push(course.rate(MANY, effort.turn).await?);
+            let (rate, between) = hot_lock(&course.ours, effort.turn).await?;
+            hot.push(rate);
+            gaps.extend(between);
             for _ in 0..3 {
                 hand_overs.push(course.hand_over().await?);
             }
@@ -101,13 +123,69 @@ async fn all(
     // All at once: it is waiting, not work.
     let deaths = try_join_all(courses.iter().map(Course::death)).await?;
     let mut measured = Vec::with_capacity(courses.len());
-    for ((course, found), (ttl, freed)) in courses.iter().zip(found).zip(deaths) {
-        let [one_task, many_tasks, hand_over] = found.map(median);
+    let found = courses.iter().zip(subjects).zip(found).zip(gaps).zip(deaths);
+    for ((((course, subject), found), mut gaps), (ttl, freed)) in found {
+        let [one_task, many_tasks, hand_over, rate] = found.map(median);
+        gaps.sort_by(f64::total_cmp);
+        let [p50, p99] = [50, 99].map(|percent| percentile(&gaps, percent));
+        let hot = Hot { rate, p50, p99, requests: requests(course, subject, effort.turn).await? };
         let turns = course.contended().await?;
         let (dead_ttl, dead_freed) = (ttl.as_secs_f64(), freed.as_secs_f64());
-        measured.push(Measured { one_task, many_tasks, hand_over, dead_ttl, dead_freed, turns });
+        measured.push(Measured {
+            one_task,
+            many_tasks,
+            hot,
+            hand_over,
+            dead_ttl,
+            dead_freed,
+            turns,
+        });
     }
     Ok(measured)
+}
+
+/// How many requests a hand-over is, on a connection on which they are counted.
+async fn requests(
+    course: &Course,
+    subject: &Subject,
+    lasts: Duration,
+) -> Result<Option<f64>, Error> {
+    let Some(counted) = subject.counted() else { return Ok(None) };
+    let driver = (counted.connect)().await?;
+    let locks =
+        course.context.manager_with(driver, |settings| settings.ttl(TTL).wait_ttl(WAIT_TTL));
+    // Connections, scripts, caches; and the tasks that give up at the end of a run do not count.
+    hot_lock(&locks, lasts).await?;
+    let before = (counted.requests)();
+    let (_, gaps) = hot_lock(&locks, lasts).await?;
+    let after = (counted.requests)();
+    Ok(Some(after.saturating_sub(before) as f64 / gaps.len().max(1) as f64))
+}
+
+/// Hand-overs a second of one lock that 64 tasks contend for, and the times from one grant to the next.
+async fn hot_lock(locks: &LockManager, lasts: Duration) -> Result<(f64, Vec<f64>), Error> {
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..MANY {
+        let lock = locks.mutex(HOT);
+        running.spawn(async move {
+            let mut granted = Vec::new();
+            // Where no order is kept, the last ones would wait for long.
+            while let Some(guard) = lock.try_lock_for(lasts.saturating_sub(begun.elapsed())).await?
+            {
+                granted.push(begun.elapsed().as_secs_f64());
+                guard.release().await?;
+            }
+            Ok::<_, Error>(granted)
+        });
+    }
+    let mut granted = Vec::new();
+    for done in running.join_all().await {
+        granted.extend(done?);
+    }
+    granted.sort_by(f64::total_cmp);
+    let gaps: Vec<_> = granted.windows(2).map(|two| two[1] - two[0]).collect();
+    Ok((granted.len() as f64 / begun.elapsed().as_secs_f64(), gaps))
 }
 
 /// Two programs and a dying one, on one backend.
@@ -169,7 +247,7 @@ impl Course {
         let begun = Instant::now();
         let answer = self.dying.acquire(&claim, Patience::Try).await?.result;
         let Acquisition::Granted(grant) = answer else {
-            return Err(Error::config("a lock of a new prefix is not free"));
+            return Err(Error::config("a lock of a new namespace is not free"));
         };
         let at = self.waiter("death").await?.await.map_err(ended)??;
         Ok((grant.ttl, at.duration_since(begun)))
@@ -231,6 +309,12 @@ impl Course {
 
 fn ended(error: tokio::task::JoinError) -> Error {
     Error::permanent("measuring", error)
+}
+
+/// The one below which so many of a hundred are.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let at = sorted.len() * percent / 100;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
 /// The one in the middle.

@@ -15,6 +15,15 @@ use crate::{Harness, Worker};
 pub type Connect =
     Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
 
+/// The same backend by a way on which requests are counted.
+#[derive(Clone)]
+pub struct Counted {
+    /// Connects by that way.
+    pub connect: Connect,
+    /// How many requests have passed.
+    pub requests: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
 /// A set-up that takes part, connected.
 #[derive(Clone)]
 pub struct Subject {
@@ -23,6 +32,7 @@ pub struct Subject {
     capabilities: Capabilities,
     promises: Promises,
     harness: Arc<Reached>,
+    counted: Option<Counted>,
 }
 
 impl Subject {
@@ -42,7 +52,20 @@ impl Subject {
         let capabilities = *first.capabilities();
         let promises = first.promises().await?;
         let harness = Arc::new(Reached { connect, first, worker });
-        Ok(Self { name: name.into(), place: place.into(), capabilities, promises, harness })
+        let (name, place) = (name.into(), place.into());
+        Ok(Self { name, place, capabilities, promises, harness, counted: None })
+    }
+
+    /// With a way on which requests are counted, which is used for that alone.
+    #[must_use]
+    pub fn counted_by(mut self, counted: Option<Counted>) -> Self {
+        self.counted = counted;
+        self
+    }
+
+    /// The way on which requests are counted, if there is one.
+    pub(super) fn counted(&self) -> Option<&Counted> {
+        self.counted.as_ref()
     }
 
     /// What it is called in the tables.

@@ -3,6 +3,7 @@
 
 use lockkit_core::capabilities::{Fault, Guarantee};
 
+use super::measure::Hot;
 use super::{Comparison, Measured};
 use crate::promises;
 use crate::semantics::{Mark, QUESTIONS};
@@ -48,9 +49,17 @@ const FAULTS: &str = "What is left of exclusion and growing tokens under each fa
 /// How a figure is shown.
 type Figure = fn(&Measured) -> String;
 
-const FIGURES: [(&str, Figure); 4] = [
+const FIGURES: [(&str, Figure); 5] = [
     ("lock and release, 1 task", |m| rate(m.one_task)),
     ("lock and release, 64 tasks", |m| rate(m.many_tasks)),
+    ("one lock, 64 waiters", |m| {
+        let Hot { rate: hand_overs, p50, p99, requests } = m.hot;
+        let times = format!("{}; p50 {}, p99 {}", rate(hand_overs), seconds(p50), seconds(p99));
+        match requests {
+            Some(requests) => format!("{times}; {requests:.2} requests each"),
+            None => times,
+        }
+    }),
     ("hand-over to the next in line", |m| seconds(m.hand_over)),
     ("a dead holder's lock is free", |m| {
         let late = (m.dead_freed - m.dead_ttl).max(0.0);

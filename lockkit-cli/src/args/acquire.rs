@@ -204,7 +204,7 @@ Examples:
 
 const RUN_HELP: &str = "\
 The command runs with stdin, stdout and stderr as they are, in a process group of its own, and finds \
-LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_PREFIX the backend \
+LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_NAMESPACE the backend \
 of its lock (unless the URL contains a secret and was given with --url). The lock is renewed while the \
 command runs and released when it ends, however it ends. --at-least keeps it for longer: on a backend \
 whose leases need no process (Redis, PostgreSQL, MySQL, MariaDB, SQLite) lockkit ends with the command all \

@@ -7,7 +7,7 @@ use clap::Args;
 /// `compare`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Takes and releases locks for a minute or two, under prefixes of its own which it cleans up. It \
+Takes and releases locks for a minute or two, in namespaces of its own which it cleans up. It \
 touches no other lock, and does nothing to a server but locking: run it against a test server all \
 the same, since it measures how much the server can do. Ends with 0 when everything that was shown \
 is as the drivers state it, with 1 otherwise.

@@ -15,7 +15,7 @@ use super::{duration, token};
 Examples:
   lockkit ls job/                  names that begin with job/
   lockkit ls --held-over 1h30m     what may hang
-  lockkit ls --all-prefixes        of all applications on the backend
+  lockkit ls --all-namespaces        of all applications on the backend
   lockkit ls --registers           what `put` stored, without the values
   lockkit ls --json | jq -r '.[].name'")]
 pub(crate) struct LsArgs {
@@ -35,9 +35,9 @@ pub(crate) struct LsArgs {
     #[arg(long)]
     pub(crate) waiting: bool,
 
-    /// Under every prefix, which is then shown too
+    /// In every namespace, which is then shown too
     #[arg(long)]
-    pub(crate) all_prefixes: bool,
+    pub(crate) all_namespaces: bool,
 
     /// List the registers that have a value, instead of locks
     #[arg(long, conflicts_with_all = ["held_over", "waiting"])]

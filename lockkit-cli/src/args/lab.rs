@@ -53,6 +53,10 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) locks: u32,
 
+    /// One lock that all clients contend for, and most faults lose answers after the server has acted
+    #[arg(long, conflicts_with_all = ["locks", "consumers"])]
+    pub(crate) hot: bool,
+
     /// How long half of the operations hold, and the other half wait, without being renewed
     #[arg(long, value_parser = positive_duration, default_value = "2s")]
     pub(crate) ttl: Duration,

@@ -51,13 +51,13 @@ const ENVIRONMENT: &str = "\
 Environment:
   LOCKKIT_URL       the backend, such as redis://db.example:6379 or sqlite:/srv/locks.db
   LOCKKIT_URL_FILE  a file that contains the backend's URL: `ps` and CI logs do not show it
-  LOCKKIT_PREFIX    the prefix, unless --prefix or the --url gives one
+  LOCKKIT_NAMESPACE the namespace, unless --namespace or the --url gives one
   NO_COLOR          set to anything: no colours
   XDG_STATE_HOME    where the default SQLite file lives (in lockkit/locks.db);
                     ~/.local/state unless set
 
-A command of `run` or `elect` finds the backend and prefix of its lock in LOCKKIT_URL and
-LOCKKIT_PREFIX, so a lockkit inside of it uses the same ones unless told otherwise.";
+A command of `run` or `elect` finds the backend and namespace of its lock in LOCKKIT_URL and
+LOCKKIT_NAMESPACE, so a lockkit inside of it uses the same ones unless told otherwise.";
 
 /// Options that all subcommands have come after a subcommand's own.
 const OUTPUT: &str = "Output";
@@ -298,7 +298,7 @@ const COMPLETIONS_EXAMPLE: &str = "\
 Example:
   lockkit completions bash >/etc/bash_completion.d/lockkit";
 
-/// Which backend, and under which prefix. Before or after the subcommand.
+/// Which backend, and in which namespace. Before or after the subcommand.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct BackendArgs {
     /// The backend, such as redis://host:6379 or sqlite:/srv/locks.db
@@ -317,7 +317,7 @@ pub(crate) struct BackendArgs {
 
     /// Keep names apart from those of other applications on the same backend
     #[arg(long, value_name = "P", global = true, help_heading = "Backend")]
-    pub(crate) prefix: Option<String>,
+    pub(crate) namespace: Option<String>,
 }
 
 /// `man`.

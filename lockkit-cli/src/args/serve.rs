@@ -17,9 +17,9 @@ The server keeps nothing: clients renew their locks, and any number of servers o
 one service. Stop it with SIGTERM; no lock is released by that. A browser shows the locks at the \
 server's address.
 
-TOKENS has one line for each token: its name, its SHA-256, and its rights, VERBS@PREFIX[:NAMES], with \
-the verbs read, lock, break and terraform, and * for every prefix. A lock belongs to the name, so that a token \
-can be replaced by a second line. SIGHUP reads the tokens and certificates again; files with an \
+TOKENS has one line for each token: its name, its SHA-256, and its rights, VERBS@NAMESPACE[:NAMES], \
+with the verbs read, lock, break and terraform, and * for every namespace. A lock belongs to the \
+name, so that a token can be replaced by a second line. SIGHUP reads the tokens and certificates again; files with an \
 error change nothing. `lockkit serve token` makes a token and its line.
 
 Examples:
@@ -103,9 +103,9 @@ pub(crate) enum ServeVerb {
 The token is printed this once, and is nowhere else: the file has its hash. Without --tokens, its line \
 is printed after it.
 
-A right is VERBS@PREFIX[:NAMES]: the verbs read, lock, break and terraform, separated by commas; the \
-prefix of the locks, * for every prefix, nothing for locks without one; and what their names begin with. Spaces, `:`, \
-`*` and `%` are written as %20 and the like.
+A right is VERBS@NAMESPACE[:NAMES]: the verbs read, lock, break and terraform, separated by commas; \
+the namespace of the locks, * for every namespace, nothing for locks without one; and what their \
+names begin with. Spaces, `:`, `*` and `%` are written as %20 and the like.
 
 Examples:
   umask 077; lockkit serve token billing --may read,lock@billing --tokens TOKENS >billing.token
@@ -116,7 +116,7 @@ pub(crate) struct TokenArgs {
     /// Who uses it: locks belong to this name, whichever of its tokens took them
     pub(crate) name: String,
 
-    /// What it allows: VERBS@PREFIX[:NAMES]. May be repeated
+    /// What it allows: VERBS@NAMESPACE[:NAMES]. May be repeated
     #[arg(long, value_name = "RIGHT", required = true)]
     pub(crate) may: Vec<String>,
 

@@ -162,7 +162,7 @@ pub(crate) struct GetArgs {
 Prints the version that was stored. With --fenced, in a command of `run` or `elect`, the value goes \
 along with the token of that lock: once a later holder of the lock has stored, or when the lock is not \
 held any more, this ends with 74 and stores nothing. So a command that was paused cannot undo what its successor did. The register has to \
-be in the backend and under the prefix of the lock, as it is unless --url or --prefix say otherwise, \
+be in the backend and namespace of the lock, as it is unless --url or --namespace say otherwise, \
 and the lock must be exclusive: tokens of other backends, of readers and of permits do not fence.
 
 {PUT_EXAMPLE}"))]

@@ -47,7 +47,7 @@ fn lost(sentence: &str) -> ExitError {
 /// The backend of the lock: as told, or, where its URL may not be told, as the environment has it.
 fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, ExitError> {
     let told = args.url.is_some() || args.local;
-    let of_the_lock = BackendArgs { prefix: Some(held.prefix.clone()), ..args.clone() };
+    let of_the_lock = BackendArgs { namespace: Some(held.namespace.clone()), ..args.clone() };
     if !told && !held.hidden {
         return Backend::of_the_lock(held, &of_the_lock);
     }

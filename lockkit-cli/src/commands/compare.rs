@@ -29,9 +29,9 @@ use crate::system;
 
 /// Refuses a backend that the options choose.
 pub(super) fn check_no_backend(backend: &BackendArgs) -> Result<(), ExitError> {
-    match backend.url.is_some() || backend.local || backend.prefix.is_some() {
+    match backend.url.is_some() || backend.local || backend.namespace.is_some() {
         true => Err(ExitError::usage(
-            "compare takes its backends as arguments ([NAME=]URL), and uses prefixes of its own",
+            "compare takes its backends as arguments ([NAME=]URL), and uses namespaces of its own",
         )),
         false => Ok(()),
     }
@@ -61,7 +61,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
     check_names(args, &subjects)?;
     let places: Vec<_> = backends.iter().map(|(.., backend)| backend.shown()).collect();
     output::note(format!(
-        "taking and releasing locks under prefixes of its own at {}; no other lock is touched, no \
+        "taking and releasing locks in namespaces of its own at {}; no other lock is touched, no \
          server is harmed, and what is left is cleaned up",
         places.join(", ")
     ));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_conformance::Worker;
-use lockkit_conformance::compare::Subject;
+use lockkit_conformance::compare::{Counted, Subject};
 use lockkit_lab::set_ups::{Connect, SET_UPS, SetUp};
 
 use super::compare::{check_names, check_no_backend, conclude, connect, measured, over, progress};
@@ -25,7 +25,13 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
             .map_err(|e| ExitError::new(code::OS, format!("cannot start {}: {e}", set_up.name)))?;
         let url = started.url().to_owned();
         let worker = Worker { program: system::this_program(), url: url.clone() };
-        subjects.push(Subject::new(set_up.name, set_up.about, connect(url), Some(worker)).await?);
+        let counted = started.counted().map(|(url, proxy)| {
+            let proxy = proxy.clone();
+            let requests = Arc::new(move || proxy.counts().requests);
+            Counted { connect: connect(url.clone()), requests }
+        });
+        let subject = Subject::new(set_up.name, set_up.about, connect(url), Some(worker)).await?;
+        subjects.push(subject.counted_by(counted));
         running.push(started);
     }
     over();

@@ -21,9 +21,9 @@ const REGISTERS: [&str; 4] = ["NAME", "VERSION", "TOKEN", "BYTES"];
 /// A register as JSON. Stable: programs read it.
 #[derive(Serialize)]
 struct RegisterView<'a> {
-    /// Where registers of several prefixes are shown.
+    /// Where registers of several namespaces are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    prefix: Option<&'a str>,
+    namespace: Option<&'a str>,
     name: &'a str,
     version: u64,
     /// The highest that any write bore.
@@ -35,15 +35,17 @@ struct RegisterView<'a> {
     damaged: Option<&'a str>,
 }
 
-/// What is listed, under its prefix.
+/// What is listed, in its namespace.
 type Under<T> = Vec<(String, T)>;
 
 pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     if !args.beginning.is_empty() {
         Name::new(&args.beginning)?;
     }
-    if args.all_prefixes && backend.prefix.is_some() {
-        return Err(ExitError::usage("--all-prefixes and --prefix exclude each other: use one"));
+    if args.all_namespaces && backend.namespace.is_some() {
+        return Err(ExitError::usage(
+            "--all-namespaces and --namespace exclude each other: use one",
+        ));
     }
     let backend = Backend::choose(backend)?;
     let locks = backend.connect().await?;
@@ -70,31 +72,31 @@ struct Listed {
 
 async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<LockState> = Vec::new();
-    for (prefix, locks) in managers(args, locks).await? {
+    for (namespace, locks) in managers(args, locks).await? {
         let some: Vec<_> = locks.list(&args.beginning).try_collect().await?;
-        found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
+        found.extend(some.into_iter().map(|state| (namespace.clone(), state)));
     }
     found.retain(|(_, state)| wanted(args, state));
     found.sort_by(|(p, a), (q, b)| (p, a.name(), a.space()).cmp(&(q, b.name(), b.space())));
     let views: Vec<_> = found
         .iter()
-        .map(|(prefix, state)| StateView::of(state).under(shown(args, prefix)))
+        .map(|(namespace, state)| StateView::of(state).under(shown(args, namespace)))
         .collect();
-    let rows = found.iter().map(|(prefix, state)| row(args, prefix, state_cells(state)));
+    let rows = found.iter().map(|(namespace, state)| row(args, namespace, state_cells(state)));
     Ok(Listed { json: json(&views)?, titles: &LOCKS, rows: rows.collect() })
 }
 
 async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<RegisterState> = Vec::new();
-    for (prefix, locks) in managers(args, locks).await? {
+    for (namespace, locks) in managers(args, locks).await? {
         let some: Vec<_> = locks.registers(&args.beginning).try_collect().await?;
-        found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
+        found.extend(some.into_iter().map(|state| (namespace.clone(), state)));
     }
     found.sort_by(|(p, a), (q, b)| (p, &a.name).cmp(&(q, &b.name)));
     let views: Vec<_> = found
         .iter()
-        .map(|(prefix, it)| RegisterView {
-            prefix: shown(args, prefix),
+        .map(|(namespace, it)| RegisterView {
+            namespace: shown(args, namespace),
             name: it.name.as_str(),
             version: it.version.0,
             token: it.token,
@@ -102,28 +104,28 @@ async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitErr
             damaged: it.damaged.as_deref(),
         })
         .collect();
-    let rows = found.iter().map(|(prefix, it)| {
+    let rows = found.iter().map(|(namespace, it)| {
         let token = it.token.map_or(String::new(), |token| token.to_string());
         let cells = match &it.damaged {
             Some(why) => [format!("damaged: {why}"), String::new(), String::new()],
             None => [it.version.0.to_string(), token, it.bytes.to_string()],
         };
-        row(args, prefix, [it.name.as_str().to_owned()].into_iter().chain(cells))
+        row(args, namespace, [it.name.as_str().to_owned()].into_iter().chain(cells))
     });
     Ok(Listed { json: json(&views)?, titles: &REGISTERS, rows: rows.collect() })
 }
 
-/// A manager of each prefix that is asked for, over the same connections.
+/// A manager of each namespace that is asked for, over the same connections.
 async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManager>, ExitError> {
-    if !args.all_prefixes {
+    if !args.all_namespaces {
         return Ok(vec![(String::new(), locks.clone())]);
     }
     let mut managers = Vec::new();
-    let mut prefixes = pin!(locks.prefixes());
-    while let Some(prefix) = prefixes.try_next().await? {
-        let settings = locks.settings().clone().prefix(prefix.as_str());
+    let mut namespaces = pin!(locks.namespaces());
+    while let Some(namespace) = namespaces.try_next().await? {
+        let settings = locks.settings().clone().namespace(namespace.as_str());
         let manager = LockManager::with(locks.driver().clone(), settings)?;
-        managers.push((prefix.as_str().to_owned(), manager));
+        managers.push((namespace.as_str().to_owned(), manager));
     }
     Ok(managers)
 }
@@ -134,33 +136,33 @@ fn wanted(args: &LsArgs, state: &LockState) -> bool {
 }
 
 fn nothing(args: &LsArgs, backend: &Backend) -> String {
-    let prefix = match (args.all_prefixes, backend.prefix()) {
-        (true, _) => "under any prefix".to_owned(),
-        (false, "") => "without a prefix".to_owned(),
-        (false, prefix) => format!("with the prefix {prefix:?}"),
+    let namespace = match (args.all_namespaces, backend.namespace()) {
+        (true, _) => "in any namespace".to_owned(),
+        (false, "") => "without a namespace".to_owned(),
+        (false, namespace) => format!("in the namespace {namespace:?}"),
     };
     match args.registers {
-        true => format!("no such register has a value in {} {prefix}", backend.shown()),
-        false => format!("nothing of that kind is in use in {} {prefix}", backend.shown()),
+        true => format!("no such register has a value in {} {namespace}", backend.shown()),
+        false => format!("nothing of that kind is in use in {} {namespace}", backend.shown()),
     }
 }
 
-/// The prefix, where it tells something.
-fn shown<'a>(args: &LsArgs, prefix: &'a str) -> Option<&'a str> {
-    args.all_prefixes.then_some(prefix)
+/// The namespace, where it tells something.
+fn shown<'a>(args: &LsArgs, namespace: &'a str) -> Option<&'a str> {
+    args.all_namespaces.then_some(namespace)
 }
 
-fn row(args: &LsArgs, prefix: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
-    let prefix = shown(args, prefix).map(|prefix| match prefix {
+fn row(args: &LsArgs, namespace: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+    let namespace = shown(args, namespace).map(|namespace| match namespace {
         "" => "-".to_owned(),
-        prefix => prefix.to_owned(),
+        namespace => namespace.to_owned(),
     });
-    prefix.into_iter().chain(cells).map(|cell| printable(&cell)).collect()
+    namespace.into_iter().chain(cells).map(|cell| printable(&cell)).collect()
 }
 
 fn table(args: &LsArgs, listed: &Listed) -> String {
-    let prefix = args.all_prefixes.then_some("PREFIX");
-    let titles: Vec<_> = prefix.iter().chain(listed.titles).map(|it| (*it).to_owned()).collect();
+    let namespace = args.all_namespaces.then_some("NAMESPACE");
+    let titles: Vec<_> = namespace.iter().chain(listed.titles).map(|it| (*it).to_owned()).collect();
     let rows = || std::iter::once(&titles).chain(&listed.rows);
     let width = |column: usize| rows().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..titles.len()).map(width).collect();

@@ -19,8 +19,8 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     if let Some(ServeVerb::Token(args)) = &args.verb {
         return token(args);
     }
-    if backend.prefix.is_some() {
-        let sentence = "serve takes no --prefix: every client sends its own";
+    if backend.namespace.is_some() {
+        let sentence = "serve takes no --namespace: every client sends its own";
         return Err(ExitError::usage(sentence));
     }
     let mut signals = Signals::ending()?;

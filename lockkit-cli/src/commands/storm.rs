@@ -10,7 +10,7 @@ use lockkit::{Error, LockManager, Settings};
 use lockkit_lab::LabError;
 use lockkit_lab::history::{Judgement, Recorded, draw, judge};
 use lockkit_lab::storm::checkpoint::Verdict;
-use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Stage, Storm};
 use lockkit_server::{Listen, Service};
 
 use crate::args::BackendArgs;
@@ -21,7 +21,7 @@ use crate::output;
 use crate::system;
 
 pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
-    let elsewhere = backend.local || backend.prefix.is_some();
+    let elsewhere = backend.local || backend.namespace.is_some();
     if elsewhere || (backend.url.is_some() && (args.server.is_some() || args.group.is_some())) {
         return Err(ExitError::usage(
             "a storm takes one of --url, --server and --group, and no other",
@@ -39,7 +39,8 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
         lasts: args.lasts,
         processes: args.processes,
         tasks: args.tasks,
-        locks: args.locks,
+        locks: if args.hot { 1 } else { args.locks },
+        hot: args.hot,
         ttl: args.ttl,
         wait_ttl: args.wait_ttl,
         program: system::this_program(),
@@ -86,6 +87,13 @@ fn unwritten(file: &Path, error: std::io::Error) -> ExitError {
 fn verdict(judgement: &Judgement) -> String {
     let counts: Vec<_> = judgement.counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
     let mut said = format!("{}\n", counts.join(", "));
+    if let Some((lock, longest)) =
+        judgement.longest_waits.iter().max_by_key(|(_, longest)| **longest)
+    {
+        said.push_str(&format!(
+            "longest time that a waiter was at a free lock: {longest:.1?} ({lock})\n"
+        ));
+    }
     for rule in &judgement.better {
         said.push_str(&format!("better than promised: {rule:?} held all the same\n"));
     }
@@ -151,7 +159,7 @@ async fn stage(
             started(Stage::quorum(kind, members, seed, args.ttl.max(args.wait_ttl)).await)
         }
         (None, Some(kind), None) => {
-            let mut faults = FAULTS.to_vec();
+            let mut faults = if args.hot { HOT_FAULTS.to_vec() } else { FAULTS.to_vec() };
             if args.consumers {
                 faults.retain(|fault| *fault != Fault::ServerRestarts);
             }

@@ -124,12 +124,12 @@ async fn open(
     }
     let ticket: Ticket = text.parse()?;
     let backend = Backend::choose(backend)?.ttl_or_default(Some(ticket.ttl()));
-    if backend.prefix() != ticket.namespace().as_str() {
-        let prefix = match ticket.namespace().as_str() {
+    if backend.namespace() != ticket.namespace().as_str() {
+        let namespace = match ticket.namespace().as_str() {
             "" => "''",
-            prefix => prefix,
+            namespace => namespace,
         };
-        return Err(Error::config(format!("this ticket needs --prefix {prefix}")).into());
+        return Err(Error::config(format!("this ticket needs --namespace {namespace}")).into());
     }
     Ok((backend.connect().await?, ticket))
 }

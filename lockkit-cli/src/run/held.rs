@@ -10,7 +10,7 @@ pub(super) const HELD: &str = "LOCKKIT_HELD";
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Held {
     pub(super) space: String,
-    pub(crate) prefix: String,
+    pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) token: u64,
     /// Its mode.

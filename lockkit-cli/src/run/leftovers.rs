@@ -81,7 +81,7 @@ fn runs_a_command(holder: &ClaimState) -> bool {
 }
 
 fn key(locks: &LockManager, space: Space, name: &Name, token: Token) -> Option<RegisterKey> {
-    let namespace = Namespace::new(locks.settings().prefix_str()).ok()?;
+    let namespace = Namespace::new(locks.settings().namespace_str()).ok()?;
     let name = Name::new(format!("lockkit.leftovers/{space}/{token}/{name}")).ok()?;
     Some(RegisterKey { namespace, name })
 }

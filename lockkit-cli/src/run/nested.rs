@@ -15,7 +15,7 @@ impl Held {
         Self {
             space: mode.space().as_str().to_owned(),
             mode: mode.as_str().to_owned(),
-            prefix: backend.prefix().to_owned(),
+            namespace: backend.namespace().to_owned(),
             name: name.to_owned(),
             token: token.get(),
             backend: backend.shown(),
@@ -37,16 +37,16 @@ impl Held {
         Token::new(self.token).ok_or_else(none)
     }
 
-    /// Refuses another backend or prefix than that of the lock, in which this is `so`.
+    /// Refuses another backend or namespace than that of the lock, in which this is `so`.
     pub(crate) fn is_in(&self, backend: &Backend, so: &str) -> Result<(), ExitError> {
-        let (here, prefix) = (backend.shown(), backend.prefix());
-        if (&*self.backend, &*self.prefix) == (&*here, prefix) {
+        let (here, namespace) = (backend.shown(), backend.namespace());
+        if (&*self.backend, &*self.namespace) == (&*here, namespace) {
             return Ok(());
         }
         Err(ExitError::usage(format!(
-            "the lock that this runs under is in {} with the prefix {:?}, {so} in {here} with the \
-             prefix {prefix:?}: leave --url and --prefix out, or give those of the lock",
-            self.backend, self.prefix
+            "the lock that this runs under is in {} in the namespace {:?}, {so} in {here} in the \
+             namespace {namespace:?}: leave --url and --namespace out, or give those of the lock",
+            self.backend, self.namespace
         )))
     }
 }
@@ -61,7 +61,7 @@ pub(crate) fn refuse(
     let same = |one: &Held| {
         one.name == name
             && one.space() == space
-            && one.prefix == backend.prefix()
+            && one.namespace == backend.namespace()
             && one.backend == backend.shown()
     };
     match held.iter().any(same) {

@@ -52,8 +52,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
 
 fn heading(model: &Model) -> String {
     let mut text = format!("lockkit top  {}", model.backend);
-    if !model.prefix.is_empty() {
-        text.push_str(&format!("  prefix {:?}", model.prefix));
+    if !model.namespace.is_empty() {
+        text.push_str(&format!("  namespace {:?}", model.namespace));
     }
     printable(&text)
 }

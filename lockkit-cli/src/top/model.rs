@@ -16,7 +16,7 @@ use crate::describe;
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) backend: String,
-    pub(super) prefix: String,
+    pub(super) namespace: String,
     /// Names begin with this.
     pub(super) beginning: String,
     /// Name, holder or note contain this.
@@ -107,10 +107,10 @@ pub(super) struct Sums {
 }
 
 impl Model {
-    pub(super) fn new(backend: String, prefix: &str, beginning: &str) -> Self {
+    pub(super) fn new(backend: String, namespace: &str, beginning: &str) -> Self {
         Self {
             backend,
-            prefix: prefix.to_owned(),
+            namespace: namespace.to_owned(),
             beginning: beginning.to_owned(),
             text: String::new(),
             order: SortKey::Age,

@@ -234,7 +234,10 @@ fn a_line_is_shown_in_order_and_any_place_of_it_can_be_broken() {
 fn the_list_fits_into_80_columns_and_uses_200() {
     let model = looked();
     let narrow = picture(&model, 80, 20);
-    assert!(narrow[0].starts_with("lockkit top  redis://db:6379  prefix \"shop\""), "{narrow:#?}");
+    assert!(
+        narrow[0].starts_with("lockkit top  redis://db:6379  namespace \"shop\""),
+        "{narrow:#?}"
+    );
     line_with(&narrow, "locks 3  holders 3  waiters 2  longest wait 1m30s");
     let old = line_with(&narrow, "old ");
     for cell in ["exclusive", "3m20s", "2", "1m30s", "0.0", "ada:backup[7]@db-2"] {

@@ -49,7 +49,7 @@ fn bad_input_ends_with_64_one_sentence_and_nothing_made() {
         &["run", "", "true"],
         &["run", "a\nb", "true"],
         &["run", &long, "true"],
-        &["run", "--prefix", &long, "a", "true"],
+        &["run", "--namespace", &long, "a", "true"],
         &["run", "--ttl", "soon", "a", "true"],
         &["run", "--ttl", "0", "a", "true"],
         &["run", "--ttl", "1ms", "a", "true"],
@@ -109,8 +109,8 @@ fn bad_input_ends_with_64_one_sentence_and_nothing_made() {
         &["break", "a", "--token", "0"],
         &["break", "", "--token", "1"],
         &["break", "a", "--token", "1", "--reason", "a\nb"],
-        &["ls", "--prefix", "a\nb"],
-        &["doctor", "--prefix", &long],
+        &["ls", "--namespace", "a\nb"],
+        &["doctor", "--namespace", &long],
         &["watch", ""],
         &["completions", "tcl"],
     ];
@@ -139,7 +139,7 @@ fn a_lock_that_is_taken_ends_a_try_with_75_or_as_told() {
         (&["-n", "--busy-exit-code", "0"], 0),
         (&["-n", "--shared"], 75),
         (&["-n", "--limit", "1"], 4),
-        (&["-n", "--prefix", "other"], 4),
+        (&["-n", "--namespace", "other"], 4),
     ] {
         let arguments = [&["run", "--local"], options, &["a", "sh", "-c", "exit 4"]].concat();
         let output = stage.run(&arguments);

@@ -24,7 +24,7 @@ fn commands(backend: &str) -> Vec<String> {
     lines.filter(kept).map(str::to_owned).collect()
 }
 
-/// Runs the page as a script with this backend, under a prefix of its own.
+/// Runs the page as a script with this backend, in a namespace of its own.
 fn run(backend: &str, url: &str) {
     let commands = commands(backend);
     assert!(commands.len() >= 7, "{backend}: {commands:?}");
@@ -35,7 +35,7 @@ fn run(backend: &str, url: &str) {
     let path = format!("{}:{}", stage.path("").display(), std::env::var("PATH").unwrap());
     let mut shell = stage.program("bash");
     shell.args(["-c", &script]).env("PATH", path);
-    shell.env("LOCKKIT_URL", url).env("LOCKKIT_PREFIX", format!("page {backend}"));
+    shell.env("LOCKKIT_URL", url).env("LOCKKIT_NAMESPACE", format!("page {backend}"));
     let ran = shell.output().unwrap();
     let said = stdout(&ran);
     assert_eq!(code(&ran), 0, "{backend}: {said}{}", stderr(&ran));

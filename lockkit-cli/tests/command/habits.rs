@@ -17,9 +17,9 @@ fn a_text_for_the_shell_runs_with_c() {
 #[test]
 fn the_backend_may_stand_before_the_verb() {
     let stage = Stage::new();
-    let put = stage.run(&["--url", "sqlite:a.db", "--prefix", "p", "put", "r", "x"]);
+    let put = stage.run(&["--url", "sqlite:a.db", "--namespace", "p", "put", "r", "x"]);
     assert_eq!(code(&put), 0, "{}", stderr(&put));
-    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", "p", "r"]);
+    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--namespace", "p", "r"]);
     assert_eq!(stdout(&seen), "x");
     assert_eq!(code(&stage.run(&["--local", "ls", "--url", "sqlite:a.db"])), 64);
     assert_eq!(code(&stage.run(&["--local", "run", "a", "true"])), 0);
@@ -92,26 +92,26 @@ fn an_unreachable_backend_is_named_with_what_was_being_done_and_without_its_pass
 }
 
 #[test]
-fn the_prefix_may_come_from_the_environment() {
+fn the_namespace_may_come_from_the_environment() {
     let stage = Stage::new();
     let put = |options: &[&str], value: &str| {
         let mut put = stage.lockkit(&[&["put"], options, &["r", value]].concat());
-        let put = put.env("LOCKKIT_PREFIX", "env").output().unwrap();
+        let put = put.env("LOCKKIT_NAMESPACE", "env").output().unwrap();
         assert_eq!(code(&put), 0, "{}", stderr(&put));
     };
     put(&["--url", "sqlite:a.db"], "1");
-    put(&["--url", "sqlite:a.db", "--prefix", "option"], "2");
-    put(&["--url", "sqlite:a.db?prefix=url"], "3");
-    for (prefix, value) in [("env", "1"), ("option", "2"), ("url", "3")] {
-        let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", prefix, "r"]);
-        assert_eq!(stdout(&seen), value, "{prefix}");
+    put(&["--url", "sqlite:a.db", "--namespace", "option"], "2");
+    put(&["--url", "sqlite:a.db?namespace=url"], "3");
+    for (namespace, value) in [("env", "1"), ("option", "2"), ("url", "3")] {
+        let seen = stage.run(&["get", "--url", "sqlite:a.db", "--namespace", namespace, "r"]);
+        assert_eq!(stdout(&seen), value, "{namespace}");
     }
 }
 
 #[test]
 fn ls_says_when_there_is_nothing() {
     let stage = Stage::new();
-    let listed = stage.run(&["ls", "--local", "--prefix", "shop"]);
+    let listed = stage.run(&["ls", "--local", "--namespace", "shop"]);
     assert_eq!((code(&listed), &*stdout(&listed)), (0, ""));
     let said = stderr(&listed);
     assert!(said.contains("locks.db") && said.contains("\"shop\""), "{said}");

@@ -58,30 +58,31 @@ fn show_json_has_its_shape_and_never_the_id() {
 }
 
 #[test]
-fn ls_shows_the_locks_of_all_prefixes_and_says_when_there_is_nothing() {
+fn ls_shows_the_locks_of_all_namespaces_and_says_when_there_is_nothing() {
     let stage = Stage::new();
     let ls = |options: &[&str]| stage.run(&[&["ls", "--local"], options].concat());
-    let none = ls(&["--all-prefixes"]);
+    let none = ls(&["--all-namespaces"]);
     assert!(none.status.success() && none.stdout.is_empty(), "{}", stderr(&none));
-    assert!(stderr(&none).contains("under any prefix"), "{}", stderr(&none));
-    for prefix in ["", "shop", "shop/eu"] {
-        let taken = stage.run(&["acquire", "--local", "--prefix", prefix, "job"]);
+    assert!(stderr(&none).contains("in any namespace"), "{}", stderr(&none));
+    for namespace in ["", "shop", "shop/eu"] {
+        let taken = stage.run(&["acquire", "--local", "--namespace", namespace, "job"]);
         assert!(taken.status.success(), "{}", stderr(&taken));
     }
-    assert_eq!(stdout(&ls(&["--prefix", "shop"])).lines().count(), 2, "only its own");
-    let all = stdout(&ls(&["--all-prefixes"]));
+    assert_eq!(stdout(&ls(&["--namespace", "shop"])).lines().count(), 2, "only its own");
+    let all = stdout(&ls(&["--all-namespaces"]));
     let columns = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect();
     let shown: Vec<Vec<String>> = all.lines().map(columns).collect();
-    let expected = [["PREFIX", "NAME"], ["-", "job"], ["shop", "job"], ["shop/eu", "job"]];
+    let expected = [["NAMESPACE", "NAME"], ["-", "job"], ["shop", "job"], ["shop/eu", "job"]];
     assert_eq!(shown, expected, "{all}");
     let states: Vec<Value> =
-        serde_json::from_slice(&ls(&["--all-prefixes", "--json"]).stdout).unwrap();
-    let prefixes: Vec<_> = states.iter().map(|state| state["prefix"].as_str().unwrap()).collect();
-    assert_eq!(prefixes, ["", "shop", "shop/eu"]);
+        serde_json::from_slice(&ls(&["--all-namespaces", "--json"]).stdout).unwrap();
+    let namespaces: Vec<_> =
+        states.iter().map(|state| state["namespace"].as_str().unwrap()).collect();
+    assert_eq!(namespaces, ["", "shop", "shop/eu"]);
     for state in &states {
-        assert_eq!(keys(state), ["holders", "limit", "name", "prefix", "space", "waiters"]);
+        assert_eq!(keys(state), ["holders", "limit", "name", "namespace", "space", "waiters"]);
     }
-    let both = ls(&["--all-prefixes", "--prefix", "shop"]);
+    let both = ls(&["--all-namespaces", "--namespace", "shop"]);
     assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
 }
 
@@ -95,7 +96,7 @@ fn ls_lists_registers_that_have_a_value() {
     for (name, value) in [("cursor/a", "42"), ("cursor/b", ""), ("other", "x\ny")] {
         versions.push(stdout(&stage.run(&["put", "--local", "--allow-empty", name, value])));
     }
-    stage.run(&["put", "--local", "--prefix", "shop", "cursor/c", "1"]);
+    stage.run(&["put", "--local", "--namespace", "shop", "cursor/c", "1"]);
     stage.run(&["put", "--local", "gone", "1"]);
     assert!(stage.run(&["delete", "--local", "gone"]).status.success());
     let latch = stage.run(&["latch", "down", "--local", "ready", "2"]);
@@ -113,7 +114,7 @@ fn ls_lists_registers_that_have_a_value() {
         })
         .collect();
     assert_eq!(found, [("cursor/a", 2), ("cursor/b", 0), ("other", 3)], "{shown:?}");
-    let some = stdout(&ls(&["--all-prefixes", "cursor/"]));
+    let some = stdout(&ls(&["--all-namespaces", "cursor/"]));
     let columns = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect();
     let some: Vec<Vec<String>> = some.lines().skip(1).map(columns).collect();
     assert_eq!(some, [["-", "cursor/a"], ["-", "cursor/b"], ["shop", "cursor/c"]]);

@@ -29,9 +29,9 @@ fn run_inside_run_on_the_same_name_is_refused_however_deep() {
 }
 
 #[test]
-fn run_inside_run_on_another_name_space_or_prefix_is_fine() {
+fn run_inside_run_on_another_name_space_or_namespace_is_fine() {
     let stage = Stage::new();
-    for options in ["b", "--limit 2 a", "--prefix p a", "--url sqlite:other.db a"] {
+    for options in ["b", "--limit 2 a", "--namespace p a", "--url sqlite:other.db a"] {
         let local = if options.contains("--url") { "" } else { "--local" };
         let script = format!("\"$LOCKKIT\" run {local} {options} sh -c 'echo $LOCKKIT_NAME'");
         let output = stage.run(&["run", "--local", "a", "sh", "-c", &script]);
@@ -53,10 +53,10 @@ fn check_says_whether_the_lock_still_holds() {
 }
 
 #[test]
-fn check_asks_the_innermost_lock_under_its_own_prefix_and_url() {
+fn check_asks_the_innermost_lock_under_its_own_namespace_and_url() {
     let stage = Stage::new();
     let script =
-        "\"$LOCKKIT\" run --url sqlite:other.db --prefix p --limit 3 b \"$LOCKKIT\" -v check";
+        "\"$LOCKKIT\" run --url sqlite:other.db --namespace p --limit 3 b \"$LOCKKIT\" -v check";
     let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("semaphore \"b\" is held"), "{}", stderr(&output));

@@ -97,7 +97,7 @@ const LINES: [(&str, &[&str], bool); 25] = [
     ("renew", &["LK1.x.1.1.1..a"], false),
     ("release", &["LK1.x.1.1.1..a"], false),
     ("check", &[], false),
-    ("ls", &["--all-prefixes"], false),
+    ("ls", &["--all-namespaces"], false),
     ("show", &["a"], false),
     ("break", &["a", "--token", "1"], false),
     ("watch", &["a"], true),
@@ -166,14 +166,14 @@ async fn no_output_of_any_subcommand_shows_the_password_of_the_url() {
                     let stage = Stage::new();
                     fs::write(stage.path("url"), url).unwrap();
                     let file = stage.path("url").display().to_string();
-                    let prefix = stage.path("").display().to_string();
+                    let namespace = stage.path("").display().to_string();
                     for (verb, rest, lasts) in LINES {
                         let (options, variable) = match source {
                             "--url" => (vec!["--url", url.as_str()], None),
                             "LOCKKIT_URL" => (vec![], Some((source, url.as_str()))),
                             _ => (vec![], Some((source, file.as_str()))),
                         };
-                        let common = ["-v", "--prefix", &prefix, verb];
+                        let common = ["-v", "--namespace", &namespace, verb];
                         let line = [&options[..], &common, rest].concat();
                         let said = printed(&stage, &line, lasts, variable);
                         assert!(!said.contains(PASSWORD), "{source} {line:?}: {said}");

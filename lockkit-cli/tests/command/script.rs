@@ -126,7 +126,7 @@ fn with_a_password(url: &str, stage: &Stage, shell: &[&str], rest: &str) -> Vec<
 async fn no_output_or_trace_of_hold_shows_the_password_of_the_url() {
     let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
     let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
-    let url = format!("{url}?prefix={}", stage.path("").display());
+    let url = format!("{url}?namespace={}", stage.path("").display());
     let rest = "\"$LOCKKIT\" check && \"$LOCKKIT\" put --fenced r 1 && echo inside";
     for (stdout, stderr) in with_a_password(&url, &stage, &["bash", "-x"], rest) {
         assert!(stdout.ends_with("inside\n"), "{stdout}{stderr}");
@@ -139,7 +139,7 @@ async fn no_output_or_trace_of_hold_shows_the_password_of_the_url() {
 async fn the_file_with_the_url_is_the_users_own_and_goes_with_the_script() {
     let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
     let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
-    let url = format!("{url}?prefix={}", stage.path("").display());
+    let url = format!("{url}?namespace={}", stage.path("").display());
     let rest =
         "echo \"$LOCKKIT_URL_FILE\"; stat -c %a \"$LOCKKIT_URL_FILE\"; [ -z \"$LOCKKIT_URL\" ]";
     for (stdout, _) in with_a_password(&url, &stage, &["sh"], rest) {

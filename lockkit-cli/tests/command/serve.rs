@@ -48,7 +48,7 @@ fn a_caller_without_a_token_is_refused_and_a_file_with_an_error_changes_nothing(
     let nested =
         stage.run(&["run", "--url", &with, "a", "--", "sh", "-c", "\"$LOCKKIT\" run b true"]);
     assert_eq!(code(&nested), 0, "{}", stderr(&nested));
-    let other = stage.run(&["run", "--url", &with, "--prefix", "p", "a", "true"]);
+    let other = stage.run(&["run", "--url", &with, "--namespace", "p", "a", "true"]);
     assert_eq!(code(&other), 69, "{}", stderr(&other));
     assert!(stderr(&other).contains("no right to lock"), "{}", stderr(&other));
 
@@ -62,7 +62,7 @@ fn a_caller_without_a_token_is_refused_and_a_file_with_an_error_changes_nothing(
     server.signal(Signal::HUP);
     wait_for("the new tokens", || (lines() == 3).then_some(()));
     assert_eq!(code(&stage.run(&["run", "--url", &with, "a", "true"])), 69);
-    assert_eq!(code(&stage.run(&["run", "--url", &with, "--prefix", "q", "a", "true"])), 0);
+    assert_eq!(code(&stage.run(&["run", "--url", &with, "--namespace", "q", "a", "true"])), 0);
 
     server.signal(Signal::TERM);
     assert_eq!(server.code(), 0);

@@ -15,7 +15,8 @@ async fn url(kind: Kind) -> String {
 
 fn holders(stage: &Stage, url: &str, name: &str) -> usize {
     let shown = stage.run(&["show", "--lock", "--json", "--url", url, name]);
-    let shown: Value = serde_json::from_slice(&shown.stdout).expect(&stderr(&shown));
+    let shown: Value =
+        serde_json::from_slice(&shown.stdout).unwrap_or_else(|_| panic!("{}", stderr(&shown)));
     shown["holders"].as_array().unwrap().len()
 }
 
@@ -89,7 +90,7 @@ async fn a_lock_outlasts_its_command(kind: Kind, is_left: bool) {
         assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
     } else {
         let said = stage.wait_for_file("stderr");
-        let line: Value = serde_json::from_str(said.lines().next().unwrap()).expect(&said);
+        let line: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!(line["progress"]["phase"], "held", "{said}");
         run.signal(Signal::TERM);
         assert_eq!(run.code(), 143);

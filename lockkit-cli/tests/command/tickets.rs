@@ -28,14 +28,14 @@ fn a_ticket_keeps_a_lock_beyond_the_process_until_it_is_released() {
 }
 
 #[test]
-fn a_ticket_can_come_from_stdin_and_only_fits_its_prefix() {
+fn a_ticket_can_come_from_stdin_and_only_fits_its_namespace() {
     let stage = Stage::new();
-    let said = stdout(&stage.run(&["acquire", "--local", "--prefix", "p", "a"]));
+    let said = stdout(&stage.run(&["acquire", "--local", "--namespace", "p", "a"]));
     let ticket = said.trim_end();
     let refused = stage.run(&["release", "--local", ticket]);
     assert_eq!(refused.status.code(), Some(64));
-    assert!(stderr(&refused).contains("--prefix p"), "{}", stderr(&refused));
-    let mut command = stage.lockkit(&["release", "--local", "--prefix", "p", "-"]);
+    assert!(stderr(&refused).contains("--namespace p"), "{}", stderr(&refused));
+    let mut command = stage.lockkit(&["release", "--local", "--namespace", "p", "-"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(said.as_bytes()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

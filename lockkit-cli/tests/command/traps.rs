@@ -19,18 +19,18 @@ const PUT: &str = "\"$LOCKKIT\" put --fenced cursor 42";
 #[test]
 fn a_fenced_value_goes_where_the_lock_is() {
     let stage = Stage::new();
-    let run = ["run", "--url", "sqlite:a.db", "--prefix", "p", "consumer", "sh", "-c", PUT];
+    let run = ["run", "--url", "sqlite:a.db", "--namespace", "p", "consumer", "sh", "-c", PUT];
     let ran = stage.run(&run);
     assert_eq!(code(&ran), 0, "{}", stderr(&ran));
     assert!(!stage.state_folder().exists(), "it is not in the user's own file");
-    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", "p", "cursor"]);
+    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--namespace", "p", "cursor"]);
     assert_eq!(stdout(&seen), "42");
 
-    let mut ran = stage.lockkit(&["run", "--prefix", "q", "consumer", "sh", "-c", PUT]);
+    let mut ran = stage.lockkit(&["run", "--namespace", "q", "consumer", "sh", "-c", PUT]);
     let ran = ran.env("LOCKKIT_URL", "sqlite:a.db").output().unwrap();
     assert_eq!(code(&ran), 0, "{}", stderr(&ran));
     assert_eq!(code(&stage.run(&["get", "--url", "sqlite:a.db", "cursor"])), 1);
-    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", "q", "cursor"]);
+    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--namespace", "q", "cursor"]);
     assert_eq!(stdout(&seen), "42");
 }
 
@@ -38,26 +38,27 @@ fn a_fenced_value_goes_where_the_lock_is() {
 fn a_child_that_changes_its_folder_finds_the_same_backend() {
     let stage = Stage::new();
     fs::create_dir(stage.path("else")).unwrap();
-    fs::write(stage.path("url"), "sqlite:a.db?prefix=of-url").unwrap();
+    fs::write(stage.path("url"), "sqlite:a.db?namespace=of-url").unwrap();
     let script = "cd else && \"$LOCKKIT\" put --fenced cursor 42";
     for name in ["LOCKKIT_URL", "LOCKKIT_URL_FILE"] {
-        let value = if name == "LOCKKIT_URL" { "sqlite:a.db?prefix=of-url" } else { "url" };
-        let mut run = stage.lockkit(&["run", "--prefix", name, "consumer", "sh", "-c", script]);
+        let value = if name == "LOCKKIT_URL" { "sqlite:a.db?namespace=of-url" } else { "url" };
+        let mut run = stage.lockkit(&["run", "--namespace", name, "consumer", "sh", "-c", script]);
         let ran = run.env(name, value).output().unwrap();
         // A relative path in a file counts from the folder of whoever reads it.
         let expected = if name == "LOCKKIT_URL" { 0 } else { 64 };
         assert_eq!(code(&ran), expected, "{name}: {}", stderr(&ran));
     }
-    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", "LOCKKIT_URL", "cursor"]);
+    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--namespace", "LOCKKIT_URL", "cursor"]);
     assert_eq!(stdout(&seen), "42");
 }
 
 #[test]
-fn a_token_of_another_backend_or_prefix_is_refused() {
+fn a_token_of_another_backend_or_namespace_is_refused() {
     let stage = Stage::new();
-    for options in ["--url sqlite:b.db", "--prefix q", "--local"] {
+    for options in ["--url sqlite:b.db", "--namespace q", "--local"] {
         let script = format!("\"$LOCKKIT\" put --fenced {options} cursor 42");
-        let run = ["run", "--url", "sqlite:a.db", "--prefix", "p", "consumer", "sh", "-c", &script];
+        let run =
+            ["run", "--url", "sqlite:a.db", "--namespace", "p", "consumer", "sh", "-c", &script];
         fails(&stage.run(&run), 64, "does not fence");
     }
     let script = format!("LOCKKIT_URL=sqlite:b.db; export LOCKKIT_URL; {PUT}");
@@ -72,7 +73,7 @@ fn a_token_of_another_backend_or_prefix_is_refused() {
 #[test]
 fn a_backend_with_a_secret_is_not_handed_on_nor_replaced_by_another() {
     let stage = Stage::new();
-    let held = r#"[{"space":"lock","mode":"exclusive","prefix":"","name":"a","token":7,
+    let held = r#"[{"space":"lock","mode":"exclusive","namespace":"","name":"a","token":7,
         "backend":"redis://u:***@db:1","hidden":true}]"#;
     for verb in [&["put", "--fenced", "cursor", "42"][..], &["put", "cursor", "42"], &["ls"]] {
         let output = stage.lockkit(verb).env("LOCKKIT_HELD", held).output().unwrap();
@@ -146,12 +147,12 @@ fn a_ticket_that_nobody_could_read_is_an_error_and_nothing_is_held() {
 }
 
 #[test]
-fn an_empty_prefix_shows_as_such() {
+fn an_empty_namespace_shows_as_such() {
     let stage = Stage::new();
     let ticket = stdout(&stage.run(&["acquire", "--local", "a"]));
-    let release = stage.run(&["release", "--local", "--prefix", "p", ticket.trim()]);
-    fails(&release, 64, "--prefix ''");
-    assert_eq!(code(&stage.run(&["release", "--local", "--prefix", "", ticket.trim()])), 0);
+    let release = stage.run(&["release", "--local", "--namespace", "p", ticket.trim()]);
+    fails(&release, 64, "--namespace ''");
+    assert_eq!(code(&stage.run(&["release", "--local", "--namespace", "", ticket.trim()])), 0);
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub(super) fn token_of_both(base: u64, old: Token, new: Token) -> Result<Token, 
         Some(token) if token > old => Ok(token),
         _ => Err(Error::Config(format!(
             "the new backend's tokens begin at {base}, and do not lie above the old one's, which \
-             are at {old}: let it take them over again, or lock under another prefix"
+             are at {old}: let it take them over again, or lock in another namespace"
         ))),
     }
 }

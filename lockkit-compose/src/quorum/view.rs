@@ -100,8 +100,13 @@ impl QuorumInner {
         let broken = group.iter().any(|state| state.broken);
         let held_for = group.iter().filter_map(|state| state.held_for).max();
         let queued_for = group.iter().map(|state| state.queued_for).max();
+        // A downgrade that a member has carried out reaches the others: a claim never gets exclusive again.
+        let is_shared = group.iter().any(|state| state.mode == Mode::Shared);
         let mut one = group.swap_remove(0);
         one.token = token;
+        if is_shared {
+            one.mode = Mode::Shared;
+        }
         one.queued_for = queued_for.unwrap_or(Duration::ZERO);
         (one.expires_in, one.broken, one.held_for) = (expires_in, broken, held_for);
         one
@@ -217,10 +222,12 @@ impl MemberClaim {
     /// Whether two members speak of one claim, as far as can be seen without its id.
     fn goes_with(&self, other: &Self) -> bool {
         let (a, b) = (&self.state, &other.state);
-        let alike =
-            a.mode == b.mode && a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
+        let alike = a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
         let one = self.member != other.member && alike;
-        one && (a.mode == Mode::Exclusive || a.token == b.token)
+        // Only one exclusive claim holds at a time; of shared ones, the token tells which. A member that has
+        // not carried out a downgrade yet shows the claim as exclusive, with that token.
+        let both_exclusive = a.mode == Mode::Exclusive && b.mode == Mode::Exclusive;
+        one && (both_exclusive || a.token == b.token)
     }
 }
 

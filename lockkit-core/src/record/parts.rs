@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::NEVER;
 use crate::clock::Moment;
 use crate::deadline::Margin;
 use crate::observe::Labels;
@@ -35,11 +34,6 @@ pub(crate) struct GivenBack {
 }
 
 impl GivenBack {
-    /// When a lost claim ended that nothing has taken note of yet; `None` where the loss was noticed before.
-    pub(crate) fn unnoticed_loss(&self) -> Option<Moment> {
-        (self.lost.is_some() && self.trusted != NEVER).then_some(self.trusted)
-    }
-
     /// Why the backend said by now that it does not have it.
     pub(crate) fn missing(self, now: Moment) -> LossReason {
         match now < self.trusted {

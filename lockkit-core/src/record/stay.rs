@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Phase, Record};
+use super::{GivenBack, NEVER, Phase, Record};
 use crate::clock::Moment;
 
 impl Record {
@@ -45,5 +45,12 @@ impl Record {
     pub(crate) fn least_end(&self) -> Option<Moment> {
         let now = self.clock.now();
         self.term().least_end.filter(|end| *end > now)
+    }
+}
+
+impl GivenBack {
+    /// When a lost claim ended that nothing has taken note of yet; `None` where the loss was noticed before.
+    pub(crate) fn unnoticed_loss(&self) -> Option<Moment> {
+        (self.lost.is_some() && self.trusted != NEVER).then_some(self.trusted)
     }
 }

@@ -3,28 +3,13 @@
 
 use std::sync::Arc;
 
-use super::{Pending, RELEASE, Registry};
+use super::{Pending, RELEASE, Registry, Release};
 use crate::clock::Moment;
 use crate::concurrency::locked;
 use crate::driver::Renewal;
 use crate::error::in_time;
 use crate::record::{GivenBack, Record};
 use crate::{Capabilities, Claim, Error, Lifetime};
-
-/// A claim that the renewer is to take out of its list.
-pub(crate) struct Release {
-    pub(crate) claim: Arc<Claim>,
-    /// Not before this moment, so that a lease which simply ends lasts in full.
-    pub(crate) not_before: Moment,
-    /// No longer than until this moment: then its lease is over anyway.
-    pub(crate) give_up: Moment,
-    /// How many requests that got no answer may still reach the backend after the release, and put the
-    /// claim in again. Then it is released again and again.
-    pub(crate) ambiguous: u32,
-    /// It is to stay held until then: its lease is shortened to that where the backend can, and it is not
-    /// released before.
-    pub(crate) least: Option<Moment>,
-}
 
 impl Registry {
     /// Has a claim released in the background. Works outside a runtime too: then the renewer does

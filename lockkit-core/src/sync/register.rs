@@ -294,7 +294,7 @@ impl Register {
         let same_backend = lock.registry.backend() == self.core.backend();
         if !same_backend || lock.record.claim().key.namespace != self.core.namespace {
             return Err(Error::config(
-                "this lock is of another backend or prefix than the register: tokens of two \
+                "this lock is of another backend or namespace than the register: tokens of two \
                  backends do not compare",
             ));
         }

@@ -47,7 +47,7 @@ async fn a_line_of_thousands_with_long_notes_is_shown() {
 async fn keys_of_others_neither_end_a_listing_nor_keep_it_from_ending() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
-    let shop = Settings::default().prefix("shop");
+    let shop = Settings::default().namespace("shop");
     let locks = LockManager::with(ours.clone(), shop).unwrap();
     let _held = locks.mutex("zebra").lock().await.unwrap();
     let mut client = client(&server).await;

@@ -33,7 +33,7 @@ pub struct Claim {
     pub id: String,
     /// Keeps the locks of one application apart from another's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
+    pub namespace: String,
     /// The name of the lock or semaphore: 1 to 512 bytes without control characters.
     pub name: String,
     /// Its mode.
@@ -97,7 +97,7 @@ impl Claim {
         let (mode, permits, limit) = ModeKind::of(claim.mode);
         Self {
             id: claim.id.to_hex(),
-            prefix: claim.key.namespace.as_str().to_owned(),
+            namespace: claim.key.namespace.as_str().to_owned(),
             name: claim.key.name.as_str().to_owned(),
             mode,
             permits,
@@ -131,7 +131,7 @@ impl Claim {
             Error::config("the id of a claim is 32 lower-case hexadecimal digits, made at random")
         })?;
         let mode = self.mode()?;
-        let key = Key::new(Namespace::new(&self.prefix)?, mode.space(), Name::new(&self.name)?);
+        let key = Key::new(Namespace::new(&self.namespace)?, mode.space(), Name::new(&self.name)?);
         let (ttl, wait_ttl) =
             (Duration::from_millis(self.ttl_ms), Duration::from_millis(self.wait_ttl_ms));
         let nobody =

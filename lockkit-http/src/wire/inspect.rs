@@ -25,7 +25,7 @@ use super::{ms_down, text};
 pub struct Key {
     /// As in [`Claim`](super::Claim).
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
+    pub namespace: String,
     /// The name.
     pub name: String,
     /// Locks and semaphores of one name are two things.
@@ -66,7 +66,7 @@ impl Key {
     /// What is sent for a key.
     pub fn of(key: &lockkit_core::Key) -> Self {
         Self {
-            prefix: key.namespace.as_str().to_owned(),
+            namespace: key.namespace.as_str().to_owned(),
             name: key.name.as_str().to_owned(),
             space: key.space.into(),
         }
@@ -74,7 +74,7 @@ impl Key {
 
     /// The key for a driver, checked.
     pub fn for_driver(&self) -> Result<lockkit_core::Key, Error> {
-        let (namespace, name) = (Namespace::new(&self.prefix)?, Name::new(&self.name)?);
+        let (namespace, name) = (Namespace::new(&self.namespace)?, Name::new(&self.name)?);
         Ok(lockkit_core::Key::new(namespace, self.space.into(), name))
     }
 }
@@ -283,7 +283,7 @@ pub fn claim_states(seen: Vec<Seen>) -> Vec<state::ClaimState> {
 /// # fn main() -> Result<(), serde_json::Error> {
 /// use lockkit_http::wire::ListBody;
 ///
-/// let it: ListBody = serde_json::from_str(r#"{"prefix": "shop", "names": "invoice/"}"#)?;
+/// let it: ListBody = serde_json::from_str(r#"{"namespace": "shop", "names": "invoice/"}"#)?;
 /// assert_eq!(it.limit, ListBody::most());
 /// # Ok(()) }
 /// ```
@@ -292,7 +292,7 @@ pub fn claim_states(seen: Vec<Seen>) -> Vec<state::ClaimState> {
 pub struct ListBody {
     /// As in [`Claim`](super::Claim).
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
+    pub namespace: String,
     /// One space; both when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SpaceName>,
@@ -368,7 +368,7 @@ impl ListBody {
     /// What is sent for a request.
     pub fn of(request: &state::ListRequest) -> Self {
         Self {
-            prefix: request.namespace.as_str().to_owned(),
+            namespace: request.namespace.as_str().to_owned(),
             space: request.space.map(SpaceName::from),
             names: request.prefix.clone(),
             after: request.after.as_ref().map(cursor_text),
@@ -379,7 +379,7 @@ impl ListBody {
     /// The request for a driver, checked.
     pub fn for_driver(self) -> Result<state::ListRequest, Error> {
         Ok(state::ListRequest {
-            namespace: Namespace::new(&self.prefix)?,
+            namespace: Namespace::new(&self.namespace)?,
             space: self.space.map(Space::from),
             prefix: self.names,
             after: self.after.as_deref().map(cursor).transpose()?,

@@ -1,4 +1,4 @@
-//! Listing what is not a lock: registers, and the prefixes in use.
+//! Listing what is not a lock: registers, and the namespaces in use.
 
 use lockkit_core::driver::Version;
 use lockkit_core::state::{self, Listed, RegisterRequest};
@@ -18,7 +18,7 @@ fn most() -> usize {
 /// # fn main() -> Result<(), serde_json::Error> {
 /// use lockkit_http::wire::ListRegisters;
 ///
-/// let it: ListRegisters = serde_json::from_str(r#"{"prefix": "shop", "names": "cursor/"}"#)?;
+/// let it: ListRegisters = serde_json::from_str(r#"{"namespace": "shop", "names": "cursor/"}"#)?;
 /// assert_eq!(it.limit, 1_000);
 /// # Ok(()) }
 /// ```
@@ -27,7 +27,7 @@ fn most() -> usize {
 pub struct ListRegisters {
     /// As in [`Claim`](super::Claim).
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
+    pub namespace: String,
     /// Names that begin with this, byte for byte.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub names: String,
@@ -43,7 +43,7 @@ impl ListRegisters {
     /// What is sent for a request.
     pub fn of(request: &RegisterRequest) -> Self {
         Self {
-            prefix: request.namespace.as_str().to_owned(),
+            namespace: request.namespace.as_str().to_owned(),
             names: request.prefix.clone(),
             after: request.after.as_ref().map(|name| name.as_str().to_owned()),
             limit: request.limit.clamp(1, most()),
@@ -53,7 +53,7 @@ impl ListRegisters {
     /// The request for a driver, checked.
     pub fn for_driver(self) -> Result<RegisterRequest, Error> {
         Ok(RegisterRequest {
-            namespace: Namespace::new(&self.prefix)?,
+            namespace: Namespace::new(&self.namespace)?,
             prefix: self.names,
             after: self.after.map(Name::new).transpose()?,
             limit: self.limit.clamp(1, most()),
@@ -125,20 +125,20 @@ impl RegisterPage {
     }
 }
 
-/// `POST /v1/prefixes`: the prefixes in use that the caller may read, a page at a time.
+/// `POST /v1/namespaces`: the namespaces in use that the caller may read, a page at a time.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::ListPrefixes;
+/// use lockkit_http::wire::ListNamespaces;
 ///
-/// let it: ListPrefixes = serde_json::from_str(r#"{"after": "blog", "limit": 100}"#)?;
+/// let it: ListNamespaces = serde_json::from_str(r#"{"after": "blog", "limit": 100}"#)?;
 /// assert_eq!(it.after.as_deref(), Some("blog"));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ListPrefixes {
-    /// The last prefix of the page before.
+pub struct ListNamespaces {
+    /// The last namespace of the page before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// At most this many: 1,000 at most, and by default.
@@ -146,47 +146,47 @@ pub struct ListPrefixes {
     pub limit: usize,
 }
 
-impl ListPrefixes {
+impl ListNamespaces {
     /// What is sent.
     pub fn of(after: Option<&Namespace>, limit: usize) -> Self {
         let after = after.map(|namespace| namespace.as_str().to_owned());
         Self { after, limit: limit.clamp(1, most()) }
     }
 
-    /// Behind which prefix, and how many: for a driver, checked.
+    /// After which namespace, and how many: for a driver, checked.
     pub fn for_driver(self) -> Result<(Option<Namespace>, usize), Error> {
         Ok((self.after.map(Namespace::new).transpose()?, self.limit.clamp(1, most())))
     }
 }
 
-/// Some of the prefixes.
+/// Some of the namespaces.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Prefixes;
+/// use lockkit_http::wire::Namespaces;
 ///
-/// let it: Prefixes = serde_json::from_str(r#"{"prefixes": ["", "shop"], "more": false}"#)?;
-/// assert_eq!(it.prefixes.len(), 2);
+/// let it: Namespaces = serde_json::from_str(r#"{"namespaces": ["", "shop"], "more": false}"#)?;
+/// assert_eq!(it.namespaces.len(), 2);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prefixes {
-    /// The prefixes; the empty one is that of locks without a prefix.
-    pub prefixes: Vec<String>,
-    /// Whether there may be another page, which begins behind the last prefix of this one.
+pub struct Namespaces {
+    /// The namespaces; the empty one is that of locks without a namespace.
+    pub namespaces: Vec<String>,
+    /// Whether there may be another page, which begins after the last namespace of this one.
     pub more: bool,
 }
 
-impl Prefixes {
+impl Namespaces {
     /// What is answered for a page.
     pub fn of(page: Listed<Namespace>) -> Self {
-        let prefixes = page.items.iter().map(|namespace| namespace.as_str().to_owned());
-        Self { prefixes: prefixes.collect(), more: page.more }
+        let namespaces = page.items.iter().map(|namespace| namespace.as_str().to_owned());
+        Self { namespaces: namespaces.collect(), more: page.more }
     }
 
     /// The page for a driver.
     pub fn for_driver(self) -> Result<Listed<Namespace>, Error> {
-        let items = self.prefixes.iter().map(Namespace::new).collect::<Result<_, _>>()?;
+        let items = self.namespaces.iter().map(Namespace::new).collect::<Result<_, _>>()?;
         Ok(Listed { items, more: self.more })
     }
 }

@@ -201,7 +201,7 @@ impl Problem {
 const OPERATIONS: [&str; 11] = [
     "claims that outlive their process",
     "fencing a transaction",
-    "listing prefixes",
+    "listing namespaces",
     "raising the token base",
     "raising the tokens of permits",
     "raising tokens",

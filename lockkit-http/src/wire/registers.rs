@@ -18,7 +18,7 @@ use super::{ms_up, text};
 /// # fn main() -> Result<(), serde_json::Error> {
 /// use lockkit_http::wire::Register;
 ///
-/// let it: Register = serde_json::from_str(r#"{"prefix": "shop", "name": "cursor"}"#)?;
+/// let it: Register = serde_json::from_str(r#"{"namespace": "shop", "name": "cursor"}"#)?;
 /// assert!(it.for_driver().is_ok());
 /// # Ok(()) }
 /// ```
@@ -27,7 +27,7 @@ use super::{ms_up, text};
 pub struct Register {
     /// As in [`Claim`](super::Claim).
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub prefix: String,
+    pub namespace: String,
     /// The name.
     pub name: String,
 }
@@ -35,12 +35,15 @@ pub struct Register {
 impl Register {
     /// What is sent.
     pub fn of(at: &RegisterKey) -> Self {
-        Self { prefix: at.namespace.as_str().to_owned(), name: at.name.as_str().to_owned() }
+        Self { namespace: at.namespace.as_str().to_owned(), name: at.name.as_str().to_owned() }
     }
 
     /// For a driver, checked.
     pub fn for_driver(&self) -> Result<RegisterKey, Error> {
-        Ok(RegisterKey { namespace: Namespace::new(&self.prefix)?, name: Name::new(&self.name)? })
+        Ok(RegisterKey {
+            namespace: Namespace::new(&self.namespace)?,
+            name: Name::new(&self.name)?,
+        })
     }
 }
 

@@ -49,7 +49,7 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
         if promises.fifo {
             order(&lock, &turns, &mut found);
         }
-        let limits = (promises.patience, history.events.last().map_or(0, |event| event.at));
+        let limits = (promises.idle, history.events.last().map_or(0, |event| event.at));
         let longest = progress(&lock, &turns, &fault_windows, limits, &mut found);
         longest_waits.insert(lock, longest);
     }

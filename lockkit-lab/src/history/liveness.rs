@@ -3,18 +3,24 @@
 
 use std::time::Duration;
 
+use lockkit_core::capabilities::Fault;
+
 use super::excuse::FaultWindow;
 use super::turn::{Turn, violation};
 use super::violation::{Invariant, Violation, nanos};
 
 /// Finds locks that were not granted although operations waited for them; returns the longest such time.
-/// It may last for `patience`, and for as long as the faults meanwhile; each of several faults may have
-/// had a lease begin again, which takes as long once more.
+/// It may last for `idle`, a lease and the backend's slack, and for as long as the faults meanwhile; each of
+/// them may have had a lease begin again, which takes as long once more.
+///
+/// Not so a connection that is reset, or an answer that is lost: what it granted is asked about, or given
+/// back, as soon as the server answers. It excuses no longer time, so that a waiter is found that was not
+/// woken after the answer to a release was lost.
 pub(super) fn progress(
     lock: &str,
     turns: &[&Turn],
     fault_windows: &[FaultWindow],
-    (patience, end): (Duration, u64),
+    (idle, end): (Duration, u64),
     found: &mut Vec<Violation>,
 ) -> Duration {
     let mut longest = Duration::ZERO;
@@ -22,7 +28,7 @@ pub(super) fn progress(
         let waited = Duration::from_nanos(to - from);
         longest = longest.max(waited);
         let (faults, lasted) = faults_within(fault_windows, from, to);
-        let allowed = nanos(patience).saturating_mul(faults.max(1)).saturating_add(lasted);
+        let allowed = nanos(idle).saturating_mul(faults + 1).saturating_add(lasted);
         if to - from <= allowed {
             continue;
         }
@@ -70,11 +76,14 @@ fn idle_times(turns: &[&Turn], end: u64) -> Vec<(u64, u64)> {
     idle
 }
 
-/// How many faults struck in this time, and for how long of it.
+/// How many faults other than resets struck in this time, and for how long of it.
 fn faults_within(fault_windows: &[FaultWindow], from: u64, to: u64) -> (u64, u64) {
     let (mut count, mut lasted, mut counted_to) = (0, 0_u64, from);
+    let costs_time = |window: &&FaultWindow| {
+        window.fault != Fault::ConnectionCut && window.begins < to && window.ends > from
+    };
     // In the order in which they began.
-    for window in fault_windows.iter().filter(|window| window.begins < to && window.ends > from) {
+    for window in fault_windows.iter().filter(costs_time) {
         let (begins, ends) = (window.begins.max(counted_to), window.ends.min(to));
         lasted += ends.saturating_sub(begins);
         counted_to = counted_to.max(ends);

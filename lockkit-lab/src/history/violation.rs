@@ -14,9 +14,11 @@ pub struct Promises {
     pub faults: Vec<(Fault, Guarantee)>,
     /// Whether claims are granted in the order in which they were queued.
     pub fifo: bool,
-    /// How long after the last client's end a lock may still be held, how long a waiter may wait at
-    /// a free lock, and how long after a fault not everything need work: ttl plus slack.
+    /// How long after the last client's end a lock may still be held, and how long after a fault not
+    /// everything need work.
     pub patience: Duration,
+    /// How long a waiter may wait at a free lock: a ttl plus slack.
+    pub idle: Duration,
     /// The longest ttl that a client had, plus the slack with which the backend ends leases: for so
     /// long after its end, a fault may explain a violation.
     pub lease: Duration,
@@ -26,7 +28,7 @@ impl Promises {
     /// Those of a driver.
     pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
         let faults = capabilities.faults.to_vec();
-        Self { faults, fifo: capabilities.fifo, patience, lease }
+        Self { faults, fifo: capabilities.fifo, patience, idle: patience, lease }
     }
 
     /// Which promises hold while this fault happens.

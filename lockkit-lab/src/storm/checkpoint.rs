@@ -149,6 +149,7 @@ impl Storm {
             client: 0,
             tasks: 1,
             locks: 0,
+            hot: false,
             ttl: self.ttl,
             wait_ttl: self.wait_ttl,
             registers: ([127, 0, 0, 1], 0).into(),

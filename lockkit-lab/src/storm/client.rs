@@ -28,6 +28,8 @@ pub struct Orders {
     pub tasks: u32,
     /// How many locks there are.
     pub locks: u32,
+    /// Whether most operations ask for a lock alone, and hold it for a moment.
+    pub hot: bool,
     /// How long half of the operations hold without being renewed, and the other half wait.
     pub ttl: Duration,
     /// How long the one half waits without being renewed, and the other holds.
@@ -58,6 +60,7 @@ impl Orders {
         let mut all: Vec<OsString> = numbers.iter().map(|n| n.to_string().into()).collect();
         all.push(self.registers.to_string().into());
         all.push(self.folder.clone().into());
+        all.extend(self.hot.then(|| "hot".into()));
         all
     }
 
@@ -76,6 +79,7 @@ impl Orders {
             wait_ttl: Duration::from_millis(number(6)?),
             registers: text(7)?.parse().ok()?,
             folder: PathBuf::from(arguments.get(8)?),
+            hot: arguments.get(9).is_some(),
         })
     }
 }
@@ -148,6 +152,7 @@ struct Client {
     registers: RegisterClient,
     rng: StdRng,
     how_many: u32,
+    hot: bool,
     ttls: [Duration; 2],
     op: u64,
 }
@@ -162,6 +167,7 @@ impl Client {
             registers: RegisterClient::connect(orders.registers)?,
             rng: StdRng::seed_from_u64(orders.seed ^ (u64::from(client) << 32)),
             how_many: orders.locks,
+            hot: orders.hot,
             ttls: [orders.ttl, orders.wait_ttl],
             op: 0,
         })
@@ -178,7 +184,7 @@ impl Client {
     }
 
     async fn turn(&mut self) -> io::Result<()> {
-        let how = match self.rng.random_range(0..10) {
+        let how = match self.rng.random_range(0..if self.hot { 20 } else { 10 }) {
             6..8 => How::Shared,
             8..10 if self.locks.capabilities().permits => {
                 How::Permits(self.rng.random_range(1..=3), 4)
@@ -243,7 +249,7 @@ impl Client {
             if how == How::Exclusive && !self.update(lock, token)? {
                 break; // refused: somebody newer was here
             }
-            let pause = match self.rng.random_range(0..100) {
+            let pause = match self.rng.random_range(0..if self.hot { 1_000 } else { 100 }) {
                 // Needs renewing; and outlasts the one ttl before the other has to be renewed.
                 0 => self.ttls[0].min(self.ttls[1]).mul_f64(self.rng.random_range(0.9..1.9)),
                 _ => Duration::from_micros(self.rng.random_range(0..2000)),

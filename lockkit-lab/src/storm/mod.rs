@@ -33,7 +33,7 @@ use crate::history::{History, Judgement, Promises, Recorded, Recorder, What, dra
 use client::Orders;
 use plan::{Plan, PlannedFault};
 use processes::Processes;
-pub use stage::{FAULTS, Stage};
+pub use stage::{FAULTS, HOT_FAULTS, Stage};
 
 /// Stages faults of the server, the network, or whatever else is not a client's process.
 #[async_trait]
@@ -95,6 +95,9 @@ pub struct Storm {
     pub tasks: u32,
     /// Locks, and as many semaphores.
     pub locks: u32,
+    /// Whether most operations ask for a lock alone, and hold it for a moment: so that it is passed on as
+    /// often as can be.
+    pub hot: bool,
     /// How long half of the operations hold without being renewed, and the other half wait.
     pub ttl: Duration,
     /// How long the one half waits without being renewed, and the other holds.
@@ -139,6 +142,7 @@ impl Storm {
             client: 0,
             tasks: self.tasks,
             locks: self.locks,
+            hot: self.hot,
             ttl: self.ttl,
             wait_ttl: self.wait_ttl,
             registers,
@@ -226,7 +230,8 @@ impl Storm {
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
         let lease = self.longest() + capabilities.granularity + capabilities.expiry_slack;
-        let promises = Promises::of(capabilities, patience, lease);
+        let mut promises = Promises::of(capabilities, patience, lease);
+        promises.idle = self.patience(look);
         let judgement = judge(&history, &promises);
         let mut drawing = None;
         if !judgement.acquitted() {

@@ -61,7 +61,7 @@ impl Plan {
                 at,
                 lasts,
                 fault,
-                target: rng.random_range(0..storm.processes),
+                target: rng.random_range(0..storm.processes.max(1)),
             });
             at += lasts + storm.ttl.mul_f64(rng.random_range(0.1..0.8));
         }
@@ -81,6 +81,7 @@ mod tests {
             processes: 4,
             tasks: 1,
             locks: 1,
+            hot: false,
             ttl: Duration::from_secs(2),
             wait_ttl: Duration::from_secs(2),
             program: "none".into(),

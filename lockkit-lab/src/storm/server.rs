@@ -1,5 +1,6 @@
 //! A fault injector for a server of the lab, with a proxy between it and its clients.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,19 +16,51 @@ pub struct ServerInjector {
     server: Server,
     proxy: Proxy,
     faults: Vec<Fault>,
+    /// How often connections were disturbed.
+    disturbed: AtomicU32,
 }
+
+/// One of so many answers is lost, with its connection, while answers are lost.
+const LOST_ANSWERS: [u64; 5] = [1, 7, 2, 19, 4];
 
 impl ServerInjector {
     /// Strikes at this server, whose clients go through this proxy, with these faults out of
     /// `ConnectionCut`, `Partition`, `ServerPaused`, `ServerRestarts`, `WritesLost` and
     /// `DataLost`.
     pub fn new(server: Server, proxy: Proxy, faults: Vec<Fault>) -> Self {
-        Self { server, proxy, faults }
+        Self { server, proxy, faults, disturbed: AtomicU32::new(0) }
     }
 
     /// The server.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// In turns: resets all connections; loses answers with their connections, one after the other, after
+    /// the server has acted; loses all that the server says on connections that stay open.
+    async fn disturb_connections(&self, lasts: Duration) {
+        match self.disturbed.fetch_add(1, Ordering::Relaxed) % 3 {
+            0 => {
+                let losing = async {
+                    for answer in LOST_ANSWERS.into_iter().cycle() {
+                        self.proxy.fault(proxy::Fault::Cut, When::Answer(answer)).struck().await;
+                    }
+                };
+                let _ = tokio::time::timeout(lasts, losing).await;
+            }
+            1 => {
+                self.proxy.fault(proxy::Fault::Mute, When::Now);
+                tokio::time::sleep(lasts).await;
+            }
+            _ => drop(self.proxy.fault(proxy::Fault::Cut, When::Now)),
+        }
+        self.heal().await;
+    }
+
+    async fn heal(&self) {
+        if let Err(error) = self.proxy.heal().await {
+            complain(&format!("the network was not healed: {error}"));
+        }
     }
 
     async fn restart(&self, data: Data) {
@@ -68,15 +101,11 @@ impl FaultInjector for ServerInjector {
                 self.restart(Data::LoseUnsynced).await;
             }
             Fault::DataLost => self.restart(Data::Lose).await,
-            Fault::ConnectionCut => {
-                self.proxy.fault(proxy::Fault::Cut, When::Now);
-            }
+            Fault::ConnectionCut => self.disturb_connections(lasts).await,
             _ => {
                 self.proxy.fault(proxy::Fault::BlackHole, When::Now);
                 tokio::time::sleep(lasts).await;
-                if let Err(error) = self.proxy.heal().await {
-                    complain(&format!("the network was not healed: {error}"));
-                }
+                self.heal().await;
             }
         }
     }

@@ -26,6 +26,10 @@ const FAITH: Duration = Duration::from_secs(2);
 pub const FAULTS: [Fault; 4] =
     [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused, Fault::ServerRestarts];
 
+/// What strikes at a server on which one name is contended for: above all, answers are lost.
+pub const HOT_FAULTS: [Fault; 4] =
+    [Fault::ConnectionCut, Fault::ServerPaused, Fault::ConnectionCut, Fault::ServerRestarts];
+
 /// A backend, and who strikes at it.
 pub struct Stage {
     /// The URL that clients connect to, or several, each in a line: client processes take them in
@@ -152,15 +156,8 @@ async fn struck(
     kind: Kind,
     faults: &[Fault],
 ) -> Result<(String, String, ServerInjector), LabError> {
-    let protocol = match kind {
-        Kind::Redis => Protocol::Resp,
-        Kind::Postgres => Protocol::Postgres,
-        Kind::MariaDb => Protocol::MySql,
-        Kind::ZooKeeper => Protocol::ZooKeeper,
-        Kind::Etcd => Protocol::Grpc,
-    };
     let server = Server::start(kind).await?;
-    let proxy = Proxy::start(server.addr(), protocol).await?;
+    let proxy = Proxy::start(server.addr(), kind.protocol()).await?;
     let (url, direct) = (server.url_at(proxy.addr()), server.url());
     Ok((url, direct, ServerInjector::new(server, proxy, faults.to_vec())))
 }
@@ -185,12 +182,22 @@ impl Storm {
             processes: 3,
             tasks: 3,
             locks: 3,
+            hot: false,
             ttl: Duration::from_secs(1),
             wait_ttl: Duration::from_secs(4),
             program: program.into(),
             folder: std::env::temp_dir().join(folder),
             faults_at_clients: true,
         }
+    }
+
+    /// The same with one lock for all clients, which is passed on from one to the other. Leases are short, so
+    /// that a waiter that is forgotten shows.
+    pub fn hot(program: impl Into<PathBuf>) -> Self {
+        let (ttl, wait_ttl) = (Duration::from_secs(1), Duration::from_secs(2));
+        let brief = Self::brief(program);
+        let lasts = brief.lasts.max(Duration::from_secs(10));
+        Self { lasts, locks: 1, hot: true, tasks: 8, ttl, wait_ttl, ..brief }
     }
 
     /// Connects who looks at the end, with `connect`, and takes a first lock: a new quorum begins

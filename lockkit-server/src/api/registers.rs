@@ -91,11 +91,11 @@ pub(crate) async fn list(
 
 /// The namespaces in which the caller may read something; it learns of no other. So pages of the backend are
 /// read on until one of its own is full.
-pub(crate) async fn prefixes(
+pub(crate) async fn namespaces(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::ListPrefixes>,
-) -> Result<wire::Prefixes> {
+    Body(request): Body<wire::ListNamespaces>,
+) -> Result<wire::Namespaces> {
     let (after, limit) = request.for_driver()?;
     let mut seen = after;
     let mut items: Vec<Namespace> = Vec::new();
@@ -104,7 +104,7 @@ pub(crate) async fn prefixes(
         seen = page.items.last().cloned();
         items.extend(page.items.into_iter().filter(|at| caller.may_read_in(at)));
         if items.len() > limit || !page.more || seen.is_none() {
-            return Ok(Answer::ok(wire::Prefixes::of(Listed::first(limit, items))));
+            return Ok(Answer::ok(wire::Namespaces::of(Listed::first(limit, items))));
         }
     }
 }

@@ -1,4 +1,4 @@
-// The page: the locks of a prefix, one lock, the backend. Text from the service is only ever set as
+// The page: the locks of a namespace, one lock, the backend. Text from the service is only ever set as
 // text. No moment comes from the service: what is left of a lease is what it was when it answered.
 
 const $ = (id) => document.getElementById(id);
@@ -39,9 +39,9 @@ async function ask(path, body, signal) {
 
 function place() {
   const at = new URLSearchParams(location.hash.slice(1));
-  const [prefix, names, text] = ["prefix", "names", "text"].map((key) => at.get(key) ?? "");
+  const [namespace, names, text] = ["namespace", "names", "text"].map((key) => at.get(key) ?? "");
   const name = at.get("name");
-  return { prefix, names, text, name, space: at.get("space") ?? "lock" };
+  return { namespace, names, text, name, space: at.get("space") ?? "lock" };
 }
 
 function link(parameters) {
@@ -63,13 +63,13 @@ function show() {
   document.title = at.name === null ? "Locks" : `${at.name} – Locks`;
   every(5000, signal, () => showBackend(signal));
   if (at.name === null) {
-    for (const key of ["prefix", "names", "text"]) {
+    for (const key of ["namespace", "names", "text"]) {
       const field = $("filter").elements[key];
       if (field !== document.activeElement) field.value = at[key];
     }
     every(1000, signal, () => showLocks(place(), signal));
   } else {
-    const key = { prefix: at.prefix, name: at.name, space: at.space };
+    const key = { namespace: at.namespace, name: at.name, space: at.space };
     openLock(key);
     every(1000, signal, async () => showLine(key, await ask("/v1/inspect", key, signal)));
     follow(key, signal);
@@ -121,10 +121,10 @@ function askForToken() {
   $("login").elements.token.focus();
 }
 
-// The locks of a prefix.
+// The locks of a namespace.
 
 async function showLocks(at, signal) {
-  const page = await ask("/v1/list", { prefix: at.prefix, names: at.names }, signal);
+  const page = await ask("/v1/list", { namespace: at.namespace, names: at.names }, signal);
   const wanted = at.text.toLowerCase();
   const locks = page.locks.filter((lock) => words(lock).includes(wanted));
   fill($("list"), locks.map(lockRow));
@@ -141,7 +141,7 @@ function lockRow(lock) {
   const holders = lock.queue.filter((it) => it.held_for_ms !== undefined);
   const waiting = lock.queue.length - holders.length;
   const first = holders[0] ?? lock.queue[0];
-  const href = link({ prefix: lock.prefix, space: lock.space, name: lock.name });
+  const href = link({ namespace: lock.namespace, space: lock.space, name: lock.name });
   const held = holders.slice(0, 3).map((it) => make("div", {}, who(it)));
   if (holders.length > 3) held.push(make("div", { className: "tag" }, `and ${holders.length - 3} more`));
   if (first && writtenNote(first)) held.push(make("span", { className: "note" }, writtenNote(first)));
@@ -197,9 +197,9 @@ function duration(milliseconds) {
 
 function openLock(key) {
   const kind = key.space === "semaphore" ? "Semaphore" : "Lock";
-  $("back").href = link({ prefix: key.prefix });
+  $("back").href = link({ namespace: key.namespace });
   $("lock-title").textContent = key.name;
-  $("lock-place").textContent = key.prefix ? `${kind} with the prefix ${key.prefix}` : kind;
+  $("lock-place").textContent = key.namespace ? `${kind} in the namespace ${key.namespace}` : kind;
   $("line").replaceChildren();
   $("timeline").replaceChildren();
   $("last-break").textContent = "";
@@ -352,8 +352,8 @@ $("login").addEventListener("submit", (event) => {
 
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("filter").addEventListener("input", () => {
-  const { prefix, names, text } = $("filter").elements;
-  history.replaceState(null, "", link({ prefix: prefix.value, names: names.value, text: text.value }));
+  const { namespace, names, text } = $("filter").elements;
+  history.replaceState(null, "", link({ namespace: namespace.value, names: names.value, text: text.value }));
   show();
 });
 

@@ -117,10 +117,10 @@ impl Target {
     ) -> Result<Self> {
         let invalid = |detail: &str| ErrorResponse::new(Code::Invalid, detail);
         let Path(name) = name.map_err(|_| invalid("the name of a state is UTF-8"))?;
-        let (mut prefix, mut id, mut previous) = (None, None, false);
+        let (mut namespace, mut id, mut previous) = (None, None, false);
         for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
             let place = match &*key {
-                "prefix" => &mut prefix,
+                "namespace" => &mut namespace,
                 "ID" => &mut id,
                 "version" if value == "previous" => {
                     previous = true;
@@ -133,7 +133,7 @@ impl Target {
                 return Err(invalid("the query has a parameter twice"));
             }
         }
-        let namespace = Namespace::new(prefix.unwrap_or_default())?;
+        let namespace = Namespace::new(namespace.unwrap_or_default())?;
         let name = Name::new(name)?;
         if name.as_str().len() > LONGEST_NAME || parts::is_name_of_part(name.as_str()) {
             let detail = "the name of a state has at most 400 bytes, and does not end as the names \

@@ -118,7 +118,7 @@ async fn a_peer_that_has_too_many_connections_is_given_no_more_until_one_ends() 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_have_paths_and_outcomes_and_no_names() {
     let served = Served::new(Settings::new()).await;
-    let claim = json!({"id": id(1), "name": "secret-name", "prefix": "secret-prefix"});
+    let claim = json!({"id": id(1), "name": "secret-name", "namespace": "secret-namespace"});
     for _ in 0..3 {
         served.ask(None, "/v1/acquire", json!({"claim": claim})).await;
     }

@@ -98,7 +98,7 @@ fn every_field_and_word_on_the_wire_is_described() {
         if name == "Lock" {
             // It has the fields of its key among its own.
             words.remove("key");
-            words.extend(["prefix", "name", "space"].map(str::to_owned));
+            words.extend(["namespace", "name", "space"].map(str::to_owned));
         }
         assert_eq!(words, described(schema), "{name}");
     }

@@ -139,6 +139,6 @@ async fn with_tokens_the_page_asks_for_one_and_shows_what_it_may_read() {
     browser.write("secret").await;
     browser.press("Enter").await;
     browser.sees("document.getElementById('row-lock-invoice') !== null").await;
-    browser.evaluate("location.hash = '#prefix=other'").await;
+    browser.evaluate("location.hash = '#namespace=other'").await;
     browser.sees(&format!("{state}.includes('no right to read')")).await;
 }

@@ -13,7 +13,7 @@ use crate::served::{Served, id};
 /// themselves.
 struct Pool {
     served: Served,
-    prefix: String,
+    namespace: String,
 }
 
 impl Pool {
@@ -22,12 +22,12 @@ impl Pool {
         let driver = RedisDriver::connect(server.url()).await.unwrap();
         let served = Served::of(Service::new(Arc::new(driver)).unwrap(), None).await;
         // Its own: the server is shared.
-        Self { served, prefix: format!("permits-{}", rand::random::<u64>()) }
+        Self { served, namespace: format!("permits-{}", rand::random::<u64>()) }
     }
 
     fn claim(&self, number: u128, permits: u32, limit: u32) -> Value {
         json!({
-            "id": id(number), "prefix": self.prefix, "name": "s",
+            "id": id(number), "namespace": self.namespace, "name": "s",
             "mode": "permits", "permits": permits, "limit": limit,
         })
     }
@@ -38,7 +38,7 @@ impl Pool {
     }
 
     async fn resize(&self, limit: u32, if_unset: bool) {
-        let key = json!({"prefix": self.prefix, "name": "s", "space": "semaphore"});
+        let key = json!({"namespace": self.namespace, "name": "s", "space": "semaphore"});
         let body = json!({"key": key, "limit": limit, "if_unset": if_unset});
         assert_eq!(self.ask("/v1/resize", body).await, (200, json!({"limit": limit})));
     }

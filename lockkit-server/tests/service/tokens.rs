@@ -50,8 +50,8 @@ impl Guarded {
     }
 }
 
-fn claim(number: u128, prefix: &str, name: &str) -> Value {
-    json!({"claim": {"id": id(number), "prefix": prefix, "name": name}})
+fn claim(number: u128, namespace: &str, name: &str) -> Value {
+    json!({"claim": {"id": id(number), "namespace": namespace, "name": name}})
 }
 
 #[tokio::test]
@@ -85,8 +85,9 @@ async fn nobody_without_a_token_gets_further_than_the_health_of_the_server() {
 async fn a_caller_does_what_its_rights_say_and_nothing_else() {
     let guarded = Guarded::new().await;
     for path in ["/v1/acquire", "/v1/wait", "/v1/verify", "/v1/downgrade", "/v1/release"] {
-        for (prefix, name) in [("billing", "invoice"), ("billing", "x"), ("other", "invoice/1")] {
-            let (status, body) = guarded.ask("alice", path, claim(1, prefix, name)).await;
+        for (namespace, name) in [("billing", "invoice"), ("billing", "x"), ("other", "invoice/1")]
+        {
+            let (status, body) = guarded.ask("alice", path, claim(1, namespace, name)).await;
             assert_eq!((status, &body["code"]), (403, &json!("forbidden")), "{path} {name}");
         }
         let (status, _) = guarded.ask("operator", path, claim(1, "billing", "invoice/1")).await;
@@ -95,16 +96,16 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
     let (status, held) =
         guarded.ask("alice", "/v1/acquire", claim(1, "billing", "invoice/1")).await;
     assert_eq!(status, 200, "{held}");
-    let key = json!({"prefix": "billing", "name": "invoice/1"});
-    let hidden = json!({"prefix": "billing", "name": "x"});
+    let key = json!({"namespace": "billing", "name": "invoice/1"});
+    let hidden = json!({"namespace": "billing", "name": "x"});
     for who in ["alice", "bob", "operator"] {
         assert_eq!(guarded.ask(who, "/v1/inspect", key.clone()).await.0, 200, "{who}");
         let expected = if who == "alice" { 403 } else { 200 };
         let looks = [
             ("/v1/inspect", hidden.clone()),
             ("/v1/changed", json!({"key": hidden, "seen": []})),
-            ("/v1/list", json!({"prefix": "billing"})),
-            ("/v1/list", json!({"prefix": "billing", "names": "inv"})),
+            ("/v1/list", json!({"namespace": "billing"})),
+            ("/v1/list", json!({"namespace": "billing", "names": "inv"})),
             ("/v1/registers/load", hidden.clone()),
             ("/v1/watch", json!({"lock": hidden})),
             ("/v1/watch", json!({"register": hidden})),
@@ -114,7 +115,7 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
             assert_eq!(guarded.ask(who, path, body).await.0, expected, "{who} {path}");
         }
     }
-    let list = json!({"prefix": "billing", "names": "invoice/"});
+    let list = json!({"namespace": "billing", "names": "invoice/"});
     assert_eq!(guarded.ask("alice", "/v1/list", list).await.0, 200);
     let write = json!({"write_id": id(5)});
     let store = json!({"register": hidden, "value": {"text": ""}, "write": write});
@@ -123,7 +124,7 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
     assert_eq!(guarded.ask("bob", "/v1/registers/store", store).await.0, 200);
     let delete = json!({"register": hidden, "write": write});
     assert_eq!(guarded.ask("alice", "/v1/registers/delete", delete).await.0, 403);
-    let semaphore = json!({"prefix": "billing", "name": "x", "space": "semaphore"});
+    let semaphore = json!({"namespace": "billing", "name": "x", "space": "semaphore"});
     let resize = json!({"key": semaphore, "limit": 2});
     assert_eq!(guarded.ask("alice", "/v1/resize", resize.clone()).await.0, 403);
     assert_eq!(guarded.ask("bob", "/v1/resize", resize).await.0, 200);
@@ -138,12 +139,12 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_caller_sees_the_prefixes_and_registers_that_it_may_read_and_no_other() {
+async fn a_caller_sees_the_namespaces_and_registers_that_it_may_read_and_no_other() {
     let store = MemoryDriver::new();
     let guarded = Guarded::over(Arc::new(store.clone()), tempfile::tempdir().unwrap()).await;
     let backend: Arc<dyn LockDriver> = Arc::new(store);
-    for prefix in ["", "a", "billing", "billing2", "z"] {
-        let settings = LockSettings::default().prefix(prefix);
+    for namespace in ["", "a", "billing", "billing2", "z"] {
+        let settings = LockSettings::default().namespace(namespace);
         let locks = LockManager::with(backend.clone(), settings).unwrap();
         locks.register("invoice/last").store("4711").await.unwrap();
         locks.register("x").store("").await.unwrap();
@@ -155,9 +156,9 @@ async fn a_caller_sees_the_prefixes_and_registers_that_it_may_read_and_no_other(
             let (mut seen, mut more) = (Vec::<String>::new(), true);
             while more {
                 let request = json!({"after": seen.last(), "limit": limit});
-                let (status, page) = guarded.ask(who, "/v1/prefixes", request).await;
+                let (status, page) = guarded.ask(who, "/v1/namespaces", request).await;
                 assert_eq!(status, 200, "{page}");
-                let some = page["prefixes"].as_array().unwrap();
+                let some = page["namespaces"].as_array().unwrap();
                 assert!(some.len() <= limit, "{page}");
                 seen.extend(some.iter().map(|it| it.as_str().unwrap().to_owned()));
                 more = page["more"].as_bool().unwrap();
@@ -166,12 +167,13 @@ async fn a_caller_sees_the_prefixes_and_registers_that_it_may_read_and_no_other(
         }
     }
     let list = "/v1/registers/list";
-    let own = json!({"prefix": "billing", "names": "invoice/"});
+    let own = json!({"namespace": "billing", "names": "invoice/"});
     let (status, page) = guarded.ask("alice", list, own).await;
     assert_eq!(status, 200, "{page}");
     assert_eq!(page["registers"][0]["name"], "invoice/last");
     assert_eq!((&page["registers"][0]["bytes"], &page["more"]), (&json!(4), &json!(false)));
-    for beyond in [json!({"prefix": "billing"}), json!({"prefix": "a", "names": "invoice/"})] {
+    for beyond in [json!({"namespace": "billing"}), json!({"namespace": "a", "names": "invoice/"})]
+    {
         assert_eq!(guarded.ask("alice", list, beyond).await.0, 403);
     }
 }
@@ -185,7 +187,7 @@ async fn no_operation_of_a_batch_is_carried_out_if_one_is_not_allowed() {
     let acquires = [claim(1, "billing", "invoice/1"), claim(2, "billing", "x")];
     let batch = json!({"acquires": acquires});
     assert_eq!(guarded.ask("alice", "/v1/batch", batch).await.0, 403);
-    let key = json!({"prefix": "billing", "name": "invoice/1"});
+    let key = json!({"namespace": "billing", "name": "invoice/1"});
     let (_, state) = guarded.ask("alice", "/v1/inspect", key).await;
     assert_eq!(state["queue"], json!([]));
     let claims = [claim(1, "billing", "invoice/1"), claim(2, "billing", "x")];

@@ -86,7 +86,7 @@ impl Program {
     /// Another client, once it has connected: leases of the suite are not to pay for that.
     pub(crate) async fn client(program: &Arc<Self>, servers: String) -> Result<Client, Error> {
         let client = Client { program: Arc::clone(program), servers };
-        let first = json!({"prefix": "", "name": "first", "space": "lock"});
+        let first = json!({"namespace": "", "name": "first", "space": "lock"});
         let _: Value = client.ask("/v1/inspect", &first).await?;
         Ok(client)
     }

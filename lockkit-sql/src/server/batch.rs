@@ -3,7 +3,8 @@
 //! A batch never waits for another client's transaction, since it would do so with other queues locked.
 //! An operation whose queue is locked is left out of it, and core submits it again by itself. A single
 //! operation may wait for its row, for a second at a time and on half of the connections at most: rows
-//! that another client has locked cost the other operations nothing.
+//! that another client has locked cost the other operations nothing. A busy server may need longer than that
+//! for the transactions of a contended name, so only a try fails then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,11 +117,17 @@ impl<D: Dialect> SqlServerInner<D> {
         answers.into_iter().map(|answer| answer.ok_or_else(wrong)).collect()
     }
 
-    /// One operation, which may wait for its row: a release until the driver's time limit is over, an
-    /// acquire for as long as the server lets a statement wait. It is sent for no longer than that at a
-    /// time, so that one whose caller gave up does not act later; in between others have the connection.
+    /// One operation, which may wait for its row: until the driver's time limit is over; a try for as long as
+    /// the server lets a statement wait. It is sent for no longer than that at a time; in between others have
+    /// the connection. An acquire is not sent any more once its waiting lease would be over: for that long
+    /// core goes on releasing a claim whose caller gave up.
     async fn single(&self, operation: &Operation<'_>) -> OperationAnswer {
         let until = Instant::now() + self.timeout;
+        let repeated_until = match operation.kind {
+            OperationKind::Release => until,
+            OperationKind::Acquire => until.min(Instant::now() + operation.claim.wait_ttl),
+            OperationKind::Try => Instant::now(),
+        };
         let (mut failures, mut ambiguous) = (0, 0);
         loop {
             let permit = match self.may_wait.try_acquire() {
@@ -139,12 +146,8 @@ impl<D: Dialect> SqlServerInner<D> {
             // A pool of the user's may refuse at once.
             let pause = backoff(failures);
             match answer {
-                // A release is repeated: its caller waits for nothing else.
-                Err(error)
-                    if error.would_block
-                        && operation.kind == OperationKind::Release
-                        && Instant::now() + pause < until =>
-                {
+                // Its caller waits anyway.
+                Err(error) if error.would_block && Instant::now() + pause < repeated_until => {
                     ambiguous += error.ambiguous;
                 }
                 answer => return after(answer, ambiguous),

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Released, Renewal};
+use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Released, Renewal};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
@@ -32,6 +32,7 @@ on_either_server! {
     a_row_that_somebody_has_locked_holds_up_its_own_step_alone,
     a_step_that_waits_for_a_row_for_a_moment_gets_its_lock,
     a_release_by_itself_waits_until_the_row_of_its_lock_is_free,
+    an_acquire_by_itself_waits_until_the_row_of_its_lock_is_free,
     a_step_that_the_table_does_not_take_leaves_no_trace_of_its_batch,
     two_processes_that_carry_batches_of_the_same_names_never_fail,
     random_batches_answer_as_their_steps_would_one_by_one,
@@ -209,6 +210,24 @@ async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scen
     for reply in replies.unwrap() {
         assert_eq!(reply.unwrap().result, REMOVED);
     }
+}
+
+/// As for a release: a busy server takes longer than that for the transactions of a contended name.
+async fn an_acquire_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scene) {
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let [claim, other] = [claim("warm/1"), claim("warm/1")];
+    admin.run(scene.words.begin).await;
+    admin.run(scene.words.touch).await;
+    let refused = scene.driver.acquire(&other, Patience::Try).await;
+    assert!(refused.is_err_and(|error| error.is_retryable()), "a try says that the row is locked");
+    let let_go = async {
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        admin.run("COMMIT").await;
+    };
+    let (acquired, ()) = tokio::join!(scene.driver.acquire(&claim, Patience::Wait), let_go);
+    let acquired = acquired.expect("it waits for its row").result;
+    assert!(matches!(acquired, Acquisition::Granted(_)), "{acquired:?}");
 }
 
 /// Core finds out which one by halving the flight.

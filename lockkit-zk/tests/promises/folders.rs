@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
 use lockkit_core::{LockManager, Mode, Token};
+use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Kind, Server};
 
 use crate::stage::{children, claim, client, driver, manager, until};
@@ -44,6 +45,33 @@ async fn the_folders_of_a_thousand_names_go_when_the_driver_closes_and_those_of_
     held.release().await.unwrap();
     theirs.shutdown().await;
     assert!(children(&client, LOCKS).await.is_empty());
+}
+
+/// On a busy machine each answer takes longer: that costs no folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folders_of_a_thousand_names_go_also_where_each_answer_takes_its_time() {
+    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let client = client(&server).await;
+    let locks = manager(proxy.addr(), TTL).await;
+    use_names(&locks, 0..1_000).await;
+    proxy.latency(Duration::from_millis(20));
+    locks.shutdown().await;
+    assert_eq!(children(&client, LOCKS).await.len(), 0, "folders that are left");
+}
+
+/// A server that says nothing does not hold up the end of a program.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_closes_soon_although_its_server_is_silent() {
+    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let locks = manager(proxy.addr(), TTL).await;
+    use_names(&locks, 0..1_000).await;
+    proxy.fault(Fault::BlackHole, When::Now);
+    let begun = Instant::now();
+    locks.shutdown().await;
+    // One second; a machine that stalls gets more.
+    assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,7 @@ fn place(url: &BackendUrl) -> String {
 fn check_member(url: &BackendUrl) -> Result<(), Error> {
     check(url).map_err(|error| match error {
         Error::Config(message) => Error::Config(format!(
-            "a member of the quorum: {message} (a quorum's own options are ttl, wait_ttl, prefix, \
+            "a member of the quorum: {message} (a quorum's own options are ttl, wait_ttl, namespace, \
              max_ttl and member_limit)"
         )),
         other => other,

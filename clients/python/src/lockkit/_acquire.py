@@ -60,7 +60,7 @@ class Attempt:
         self._until = until
         self._claim = Claim(
             id=random_id(),
-            prefix=engine.settings.prefix,
+            namespace=engine.settings.namespace,
             name=request.name,
             mode=request.mode,
             permits=request.permits,

@@ -49,7 +49,7 @@ async def poll(engine: Engine, path: str, body: Json, read: Callable[[Json], T])
 
 
 def key(engine: Engine, name: str, space: str) -> Dict[str, Any]:
-    return {"prefix": engine.settings.prefix, "name": name, "space": space}
+    return {"namespace": engine.settings.namespace, "name": name, "space": space}
 
 
 async def inspect(engine: Engine, name: str, space: str) -> LockState:
@@ -71,7 +71,7 @@ async def list_locks(engine: Engine, names: str) -> List[LockState]:
     found: List[LockState] = []
     after: Optional[str] = None
     while True:
-        body: Json = {"prefix": engine.settings.prefix, "names": names}
+        body: Json = {"namespace": engine.settings.namespace, "names": names}
         if after is not None:
             body["after"] = after
         more, after = await repeat(engine, "/v1/list", body, page)

@@ -107,7 +107,7 @@ async def write(
 
 
 def _at(engine: Engine, name: str) -> Json:
-    return {"prefix": engine.settings.prefix, "name": name}
+    return {"namespace": engine.settings.namespace, "name": name}
 
 
 def _fence(engine: Engine, lock: Record) -> int:
@@ -117,8 +117,8 @@ def _fence(engine: Engine, lock: Record) -> int:
             "only a lock that is held alone fences: readers, and holders of permits, may work "
             "beside each other whatever their tokens"
         )
-    if lock.claim.prefix != engine.settings.prefix:
-        raise Invalid("this lock is of another prefix than the register: tokens do not compare")
+    if lock.claim.namespace != engine.settings.namespace:
+        raise Invalid("this lock is of another namespace than the register: tokens do not compare")
     return token
 
 

@@ -62,14 +62,14 @@ class Settings:
     tls: Optional[ssl.SSLContext]
     token: str = field(repr=False)
     """The bearer token; empty for none."""
-    prefix: str
+    namespace: str
     ttl: float
     wait_ttl: float
     lock_delay: float = 0.0
 
 
 def settings(
-    url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds, lock_delay: Seconds = 0
+    url: str, token: str, namespace: str, ttl: Seconds, wait_ttl: Seconds, lock_delay: Seconds = 0
 ) -> Settings:
     """Checks all that can be checked without a request. Reads the files that the URL names."""
     place, _, query = url.partition("?")
@@ -88,7 +88,7 @@ def settings(
         timeout=_timeout(options.get("timeout", "5s")),
         tls=_tls(options) if secure else None,
         token=_checked_token(token),
-        prefix=prefix,
+        namespace=namespace,
         ttl=checked_ttl("ttl", ttl),
         wait_ttl=checked_ttl("wait_ttl", wait_ttl),
         lock_delay=in_seconds("lock_delay", lock_delay),

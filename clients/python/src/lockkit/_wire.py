@@ -48,7 +48,7 @@ class Claim:
     """
 
     id: str
-    prefix: str
+    namespace: str
     name: str
     mode: str
     permits: Optional[int]
@@ -61,7 +61,7 @@ class Claim:
     def json(self) -> Json:
         claim: Json = {
             "id": self.id,
-            "prefix": self.prefix,
+            "namespace": self.namespace,
             "name": self.name,
             "mode": self.mode,
             "ttl_ms": ms_up(self.ttl),

@@ -44,7 +44,9 @@ fn violated() -> Recorded {
         Event { at: 2 * S + 2, client: 3, what: What::Refused { op: 1 } },
     ]);
     let (patience, lease) = (Duration::from_secs(5), Duration::from_secs(2));
-    Recorded { history, promises: Promises { faults: Vec::new(), fifo: true, patience, lease } }
+    let idle = patience;
+    let promises = Promises { faults: Vec::new(), fifo: true, patience, idle, lease };
+    Recorded { history, promises }
 }
 
 #[tokio::test(flavor = "multi_thread")]

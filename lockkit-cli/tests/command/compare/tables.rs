@@ -43,7 +43,7 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
     ]);
     assert_eq!(code(&compared), 0, "{}{}", stdout(&compared), stderr(&compared));
     let said = stderr(&compared);
-    assert!(said.contains("under prefixes of its own") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("in namespaces of its own") && said.lines().count() == 1, "{said}");
 
     let markdown = stdout(&compared);
     let mut lines = markdown.lines().filter(|line| line.starts_with('|'));
@@ -73,6 +73,9 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
         let measured = &set_up["measured"];
         for figure in ["one_task", "many_tasks", "hand_over", "dead_ttl", "dead_freed"] {
             assert!(measured[figure].as_f64().unwrap() > 0.0, "{measured}");
+        }
+        for figure in ["rate", "p50", "p99"] {
+            assert!(measured["hot"][figure].as_f64().unwrap() > 0.0, "{measured}");
         }
         let turns = measured["turns"].as_array().unwrap();
         let tokens: Vec<_> = turns.iter().map(|turn| turn["token"].as_u64().unwrap()).collect();

@@ -20,7 +20,7 @@ pub(crate) struct Subject {
     pub(crate) served: Served,
     pub(crate) driver: Arc<dyn LockDriver>,
     /// Its own namespace: others use the same servers.
-    pub(crate) prefix: String,
+    pub(crate) namespace: String,
     pub(crate) name: String,
     _folder: Option<tempfile::TempDir>,
 }
@@ -37,8 +37,8 @@ impl Subject {
     ) -> Self {
         let service = Service::with(driver.clone(), settings).unwrap();
         let served = Served::of(service, None).await;
-        let prefix = format!("p{:x}", rand::random::<u64>());
-        Self { served, driver, prefix, name: "network".to_owned(), _folder: folder }
+        let namespace = format!("p{:x}", rand::random::<u64>());
+        Self { served, driver, namespace, name: "network".to_owned(), _folder: folder }
     }
 
     /// One on each backend.
@@ -74,7 +74,7 @@ impl Subject {
     pub(crate) fn path(&self, query: &str) -> String {
         let name =
             percent_encoding::utf8_percent_encode(&self.name, percent_encoding::NON_ALPHANUMERIC);
-        format!("/v1/terraform/{name}?prefix={}{query}", self.prefix)
+        format!("/v1/terraform/{name}?namespace={}{query}", self.namespace)
     }
 
     pub(crate) async fn send(&self, method: &str, query: &str, body: &[u8]) -> Answer {
@@ -114,7 +114,7 @@ impl Subject {
     }
 
     pub(crate) fn namespace(&self) -> Namespace {
-        Namespace::new(&self.prefix).unwrap()
+        Namespace::new(&self.namespace).unwrap()
     }
 
     pub(crate) fn key(&self) -> Key {

@@ -143,7 +143,7 @@ async fn an_unlock_without_an_id_breaks_what_holds() {
 #[tokio::test]
 async fn a_proxy_that_passes_no_other_methods_has_a_path_of_its_own() {
     let subject = Subject::new(Settings::new()).await;
-    let path = format!("/v1/terraform-lock/network?prefix={}", subject.prefix);
+    let path = format!("/v1/terraform-lock/network?namespace={}", subject.namespace);
     let one = info("one");
     assert_eq!(subject.ask("PUT", &path, "", one.as_bytes()).await.status, 200);
     assert_eq!(subject.lock("two").await.status, 423);

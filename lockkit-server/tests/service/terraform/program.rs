@@ -56,8 +56,9 @@ impl Project {
 
     /// Has the state at the service of this address.
     fn configure(&self, address: &str) {
-        let url =
-            |path| format!("http://{address}/v1/{path}/network?prefix={}", self.subject.prefix);
+        let url = |path| {
+            format!("http://{address}/v1/{path}/network?namespace={}", self.subject.namespace)
+        };
         let (state, lock) = (url("terraform"), url("terraform-lock"));
         let configuration = format!(
             "terraform {{\n  backend \"http\" {{\n    address = {state:?}\n    \

@@ -39,7 +39,7 @@ impl Guarded {
         std::fs::write(&file, lines.concat()).unwrap();
         let settings = Settings::new().tokens(Tokens::load(&file).unwrap());
         let mut subject = Subject::on(Arc::new(MemoryDriver::new()), settings, Some(folder)).await;
-        "shop".clone_into(&mut subject.prefix);
+        "shop".clone_into(&mut subject.namespace);
         Self(subject)
     }
 
@@ -90,7 +90,7 @@ async fn the_password_is_the_token_on_these_paths_only() {
 #[tokio::test]
 async fn a_token_is_for_the_states_whose_names_begin_as_its_right_says() {
     let mut guarded = Guarded::new().await;
-    for (prefix, name, expected) in [
+    for (namespace, name, expected) in [
         ("shop", "network", 404),
         ("shop", "network/eu", 404),
         ("shop", "net", 403),
@@ -98,15 +98,19 @@ async fn a_token_is_for_the_states_whose_names_begin_as_its_right_says() {
         ("", "network", 403),
         ("shop2", "network", 403),
     ] {
-        prefix.clone_into(&mut guarded.0.prefix);
+        namespace.clone_into(&mut guarded.0.namespace);
         name.clone_into(&mut guarded.0.name);
-        assert_eq!(guarded.ask("team", "GET", "", b"").await.status, expected, "{prefix} {name}");
+        assert_eq!(
+            guarded.ask("team", "GET", "", b"").await.status,
+            expected,
+            "{namespace} {name}"
+        );
         for (method, body) in [("LOCK", &*info("one")), ("POST", "{}"), ("UNLOCK", &info("one"))] {
             let status = guarded.ask("team", method, "&ID=one", body.as_bytes()).await.status;
-            assert_eq!(status == 403, expected == 403, "{method} {prefix} {name}");
+            assert_eq!(status == 403, expected == 403, "{method} {namespace} {name}");
             // No other right is that to a state.
             let status = guarded.ask("reader", method, "&ID=one", body.as_bytes()).await.status;
-            assert_eq!(status, 403, "{method} {prefix} {name}");
+            assert_eq!(status, 403, "{method} {namespace} {name}");
         }
     }
 }
@@ -144,7 +148,7 @@ async fn the_registers_of_a_state_are_closed_to_tokens_without_the_right_to_it()
     assert_eq!(names.len(), 2);
     guarded.0.store("zebra", Some(b"z".to_vec()), None).await;
     for name in &names {
-        let at = json!({"name": name, "prefix": "shop"});
+        let at = json!({"name": name, "namespace": "shop"});
         let write = json!({"write_id": "0".repeat(32)});
         let requests = [
             ("/v1/registers/load", at.clone()),
@@ -167,7 +171,7 @@ async fn the_registers_of_a_state_are_closed_to_tokens_without_the_right_to_it()
     for (who, limit, expected) in
         [("reader", 1, vec!["zebra"]), ("reader", 10, vec!["zebra"]), ("both", 10, vec![])]
     {
-        let body = json!({"prefix": "shop", "limit": limit});
+        let body = json!({"namespace": "shop", "limit": limit});
         let page = guarded.general(who, "/v1/registers/list", body).await;
         let shown = page.json()["registers"].as_array().unwrap().clone();
         match expected.is_empty() {
@@ -175,7 +179,7 @@ async fn the_registers_of_a_state_are_closed_to_tokens_without_the_right_to_it()
             false => assert_eq!(shown.iter().map(|it| &it["name"]).collect::<Vec<_>>(), expected),
         }
     }
-    let body = json!({"prefix": "shop", "names": "lockkit.terraform/"});
+    let body = json!({"namespace": "shop", "names": "lockkit.terraform/"});
     assert_eq!(guarded.general("reader", "/v1/registers/list", body).await.status, 403);
 }
 
@@ -184,7 +188,7 @@ async fn a_break_at_the_service_is_a_forced_one() {
     let guarded = Guarded::new().await;
     guarded.ask("team", "LOCK", "", info("one").as_bytes()).await;
     let token = guarded.0.holder().await.unwrap().token.to_string();
-    let key = json!({"name": "lockkit.terraform/network", "prefix": "shop"});
+    let key = json!({"name": "lockkit.terraform/network", "namespace": "shop"});
     let answer = guarded.general("reader", "/v1/break", json!({"key": key, "token": token})).await;
     assert_eq!((answer.status, &answer.json()["found"]), (200, &json!(true)));
     let state = guarded.0.driver.inspect(&guarded.0.key()).await.unwrap();

@@ -22,7 +22,7 @@ def connect(
     url: str,
     *,
     token: str = "",
-    prefix: str = "",
+    namespace: str = "",
     ttl: Seconds = 30,
     wait_ttl: Seconds = 10,
     lock_delay: Seconds = 0,
@@ -37,7 +37,7 @@ def connect(
     ``LOCKKIT_HTTP_TOKEN``. With ``https``, ``ca=FILE`` is the authority to trust instead of the
     system's, and ``cert=FILE&key=FILE`` are shown to a server that asks.
 
-    ``prefix`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
+    ``namespace`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
     stays held when its process dies; while it lives, a background thread renews the lock after a
     third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``lock_delay``
     is how long a lock stays closed after it was lost, and not after a release. ``clock`` is for tests.
@@ -45,7 +45,7 @@ def connect(
     Raises ``Invalid`` for what cannot work. A forked child may use the object as a new one: there,
     locks of the parent are not valid.
     """
-    chosen = settings(url, token, prefix, ttl, wait_ttl, lock_delay)
+    chosen = settings(url, token, namespace, ttl, wait_ttl, lock_delay)
     return Locks(EngineThread(chosen, clock or system_clock()))
 
 
