@@ -36,8 +36,8 @@ use serde::Serialize;
 pub use differences::Difference;
 pub use measure::{Hot, Measured, Turn};
 pub use print::differences_text;
-pub use subject::{Connect, Counted, Subject};
-pub use tables::{Answer, Row, Table, row_titles};
+pub use subject::{Connector, Counted, Subject};
+pub use tables::{Table, TableRow, TableValue, row_titles};
 
 use crate::semantics::QUESTIONS;
 use crate::{CASES, Case, Report, promises, run};
@@ -50,12 +50,12 @@ pub struct Comparison {
     /// The machine that the clients ran on, in words.
     pub machine: String,
     /// The set-ups, in the order in which they were named.
-    pub set_ups: Vec<SetUp>,
+    pub set_ups: Vec<ComparedSetUp>,
 }
 
 /// One set-up.
 #[derive(Clone, Debug, Serialize)]
-pub struct SetUp {
+pub struct ComparedSetUp {
     /// What it is called in the tables.
     pub name: String,
     /// Where it is, without secrets.
@@ -88,13 +88,13 @@ impl Default for Effort {
 }
 
 /// Returns when all is to end.
-type Stop = Shared<BoxFuture<'static, ()>>;
+type StopSignal = Shared<BoxFuture<'static, ()>>;
 
 /// So many cases of one set-up run at the same time.
 const AT_ONCE: usize = 4;
 
 impl Comparison {
-    /// Runs cases against each, then measures all of them in turns. `say` is told of each step.
+    /// Runs cases against each, then measures all of them in turns. `say` gets a line for each step.
     ///
     /// Everything happens in namespaces of its own, which are cleaned up: no other lock is touched,
     /// and nothing is done to a server but locking.
@@ -126,7 +126,7 @@ impl Comparison {
         say: &(dyn Fn(&str) + Sync),
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<Option<Self>, Error> {
-        let stop: Stop = stop.boxed().shared();
+        let stop: StopSignal = stop.boxed().shared();
         let mut set_ups = Vec::with_capacity(subjects.len());
         for subject in subjects {
             let reports = subject.cases(effort, say, &stop).await;
@@ -141,13 +141,13 @@ impl Comparison {
         let set_ups = set_ups.into_iter().zip(measured).map(|((subject, reports), measured)| {
             let (name, place) = (subject.name().to_owned(), subject.place().to_owned());
             let (capabilities, promises) = (*subject.capabilities(), subject.promises().clone());
-            SetUp { name, place, capabilities, promises, reports, measured }
+            ComparedSetUp { name, place, capabilities, promises, reports, measured }
         });
         Ok(Some(Self { date: today(), machine: machine(), set_ups: set_ups.collect() }))
     }
 
     /// The set-up of this name, whatever its case, spaces and signs.
-    pub fn set_up(&self, name: &str) -> Option<&SetUp> {
+    pub fn set_up(&self, name: &str) -> Option<&ComparedSetUp> {
         self.set_ups.iter().find(|set_up| same_name(&set_up.name, name))
     }
 
@@ -164,7 +164,12 @@ impl Subject {
         same_name(self.name(), name)
     }
 
-    async fn cases(&self, effort: Effort, say: &(dyn Fn(&str) + Sync), stop: &Stop) -> Vec<Report> {
+    async fn cases(
+        &self,
+        effort: Effort,
+        say: &(dyn Fn(&str) + Sync),
+        stop: &StopSignal,
+    ) -> Vec<Report> {
         let chosen: Vec<_> = CASES.iter().filter(|c| effort.whole_suite || shows(c.name)).collect();
         let total = chosen.len();
         let mut running = stream::iter(chosen)

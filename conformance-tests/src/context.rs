@@ -151,7 +151,7 @@ impl CaseContext {
         let identity = Arc::new(ClientIdentity::of_this_process());
         let key = self.key_in(mode.space(), name);
         let claim = Claim::new(key, mode, ttl, LONG, identity);
-        // As that of a resizable semaphore: cases count on it that such a claim is put in line.
+        // As that of a resizable semaphore: cases count on it that such a claim is queued.
         let above_limit = matches!(mode, Mode::Permits { permits, limit } if permits > limit);
         Arc::new(claim.with_resizable(above_limit))
     }
@@ -233,7 +233,7 @@ impl CaseContext {
         .await;
     }
 
-    /// Returns once nobody holds the lock or waits for it.
+    /// Returns once no claim holds the lock or waits for it.
     pub async fn free(&self, driver: &Arc<dyn LockDriver>, key: &Key, limit: Duration) {
         let what = format!("{} is free", key.name);
         self.until(limit, &what, || async {
@@ -300,7 +300,7 @@ impl CaseContext {
 pub trait MustSucceed {
     /// The claim must be granted at once.
     async fn grant(&self, claim: &Arc<Claim>) -> Grant;
-    /// The claim must be put in line and wait, behind so many.
+    /// The claim must be queued and wait, behind so many.
     async fn queue(&self, claim: &Arc<Claim>) -> u32;
     /// A try must be refused.
     async fn refuse(&self, claim: &Arc<Claim>);

@@ -14,12 +14,12 @@ pub struct Fault {
     /// At which call, counted from 0.
     pub call: u64,
     /// At which place of it.
-    pub place: Place,
+    pub place: InjectionPoint,
 }
 
 /// The place of a fault within a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InjectionPoint {
     /// The request never leaves.
     Before,
     /// The call is dropped after so many polls: whether it acted is anybody's guess.
@@ -65,7 +65,7 @@ impl Tamper for Faulty {
         if chosen {
             self.struck.store(true, Ordering::SeqCst);
         }
-        if chosen && self.fault.place == Place::Before {
+        if chosen && self.fault.place == InjectionPoint::Before {
             return Err(Self::error());
         }
         self.armed.fetch_or(chosen, Ordering::SeqCst);
@@ -74,14 +74,14 @@ impl Tamper for Faulty {
 
     fn cut_after_polls(&self, _: DriverMethod) -> Option<u32> {
         match self.fault.place {
-            Place::Polls(polls) if self.armed.swap(false, Ordering::SeqCst) => Some(polls),
+            InjectionPoint::Polls(polls) if self.armed.swap(false, Ordering::SeqCst) => Some(polls),
             _ => None,
         }
     }
 
     async fn after(&self, _: DriverMethod) -> Result<(), Error> {
         match self.fault.place {
-            Place::After if self.armed.swap(false, Ordering::SeqCst) => Err(Self::error()),
+            InjectionPoint::After if self.armed.swap(false, Ordering::SeqCst) => Err(Self::error()),
             _ => Ok(()),
         }
     }

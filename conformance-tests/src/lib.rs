@@ -27,4 +27,4 @@ pub mod wrap;
 pub use harness::{Harness, Time, Worker};
 pub use need::Need;
 pub use run::{Outcome, Report};
-pub use table::{CASES, Case, Kind};
+pub use table::{CASES, Case, CaseKind};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{BreakMode, LockDriver, RegisterKey, Write};
-use lockkit_core::state::{ListRequest, Listed, LockState, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, ListRequest, LockState, RegisterRequest, RegisterState};
 use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Namespace, Space, Token};
 
 /// Every list of the namespace whose name begins with `prefix`, read in pages of `limit`.
@@ -87,7 +87,7 @@ pub async fn namespaces(
     Err(Error::config("a listing without end"))
 }
 
-fn check<T>(page: &Listed<T>, limit: usize) -> Result<(), Error> {
+fn check<T>(page: &ListPage<T>, limit: usize) -> Result<(), Error> {
     match page.items.len() {
         0 if page.more => Err(Error::config("an empty page, and more behind it")),
         many if many > limit => {
@@ -130,10 +130,10 @@ pub async fn delete_registers(
 /// A record of a break by this process.
 pub fn record(reason: &str, forced: bool) -> BreakRecord {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: now.map_or(0, |d| d.as_millis() as u64),
-        reason: Some(reason.to_owned()),
+    BreakRecord::from_parts(
+        ClientIdentity::of_this_process(),
+        now.map_or(0, |d| d.as_millis() as u64),
+        Some(reason.to_owned()),
         forced,
-    }
+    )
 }

@@ -8,7 +8,7 @@ use lockkit_core::{Mode, queue};
 /// One lock, as it must behave.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    queue: Vec<Member>,
+    queue: Vec<ModelClaim>,
     /// The limit that the semaphore was given.
     given: Option<u32>,
     broken: Vec<ClaimId>,
@@ -16,7 +16,7 @@ pub struct Model {
 
 /// A claim in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ModelClaim {
     /// Whose it is.
     pub id: ClaimId,
     /// How it shares.
@@ -29,7 +29,7 @@ pub struct Member {
 
 /// What an acquire must be answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ExpectedResult {
     /// It holds.
     Holds,
     /// It waits behind so many.
@@ -39,14 +39,14 @@ pub enum Answer {
     /// The semaphore has this other limit.
     OtherLimit(u32),
     /// It is not there.
-    Gone,
+    NotFound,
     /// It was broken.
     Broken,
 }
 
 impl Model {
     /// The list, and how many of its first members hold.
-    pub fn line(&self) -> (&[Member], usize) {
+    pub fn line(&self) -> (&[ModelClaim], usize) {
         (&self.queue, self.queue.iter().take_while(|m| m.held).count())
     }
 
@@ -56,7 +56,7 @@ impl Model {
     }
 
     /// Those who now hold begin to. Who held before holds on, also under a lower limit.
-    fn settle(&mut self) {
+    fn promote(&mut self) {
         let holders = queue::holders(self.queue.iter().map(|m| m.mode));
         self.queue.iter_mut().take(holders).for_each(|m| m.held = true);
     }
@@ -65,43 +65,43 @@ impl Model {
         self.queue.iter().position(|m| m.id == id)
     }
 
-    fn standing(&self, at: usize) -> Answer {
+    fn result_at(&self, at: usize) -> ExpectedResult {
         match at < self.line().1 {
-            true => Answer::Holds,
-            false => Answer::Waits(at as u32),
+            true => ExpectedResult::Holds,
+            false => ExpectedResult::Waits(at as u32),
         }
     }
 
     /// A claim comes, or asks again.
-    pub fn acquire(&mut self, id: ClaimId, mode: Mode, waits: bool) -> Answer {
+    pub fn acquire(&mut self, id: ClaimId, mode: Mode, waits: bool) -> ExpectedResult {
         let known = self.at(id);
         let in_use = self.queue.first().and_then(|m| m.mode.limit());
         let other_limit = self.given.or(in_use);
         let other_limit = other_limit.filter(|limit| Some(*limit) != mode.limit());
         if let (None, Some(limit)) = (known, other_limit) {
-            return Answer::OtherLimit(limit);
+            return ExpectedResult::OtherLimit(limit);
         }
         let at = known.unwrap_or_else(|| {
-            self.queue.push(Member { id, mode, held: false, broken: false });
-            self.settle();
+            self.queue.push(ModelClaim { id, mode, held: false, broken: false });
+            self.promote();
             self.queue.len() - 1
         });
-        match self.standing(at) {
-            Answer::Waits(_) if !waits => {
+        match self.result_at(at) {
+            ExpectedResult::Waits(_) if !waits => {
                 self.queue.remove(at);
-                self.settle();
-                Answer::Busy
+                self.promote();
+                ExpectedResult::Busy
             }
-            standing => standing,
+            result_at => result_at,
         }
     }
 
     /// A claim is renewed.
-    pub fn renew(&self, id: ClaimId) -> Answer {
+    pub fn renew(&self, id: ClaimId) -> ExpectedResult {
         match self.at(id) {
-            _ if self.broken.contains(&id) => Answer::Broken,
-            Some(at) => self.standing(at),
-            None => Answer::Gone,
+            _ if self.broken.contains(&id) => ExpectedResult::Broken,
+            Some(at) => self.result_at(at),
+            None => ExpectedResult::NotFound,
         }
     }
 
@@ -109,15 +109,15 @@ impl Model {
     pub fn release(&mut self, id: ClaimId) -> (bool, bool) {
         let found = self.at(id);
         found.map(|at| self.queue.remove(at));
-        self.settle();
+        self.promote();
         (found.is_some(), !self.queue.is_empty())
     }
 
     /// A holding exclusive claim becomes a shared one.
-    pub fn downgrade(&mut self, id: ClaimId) -> Answer {
+    pub fn downgrade(&mut self, id: ClaimId) -> ExpectedResult {
         if let Some(at) = self.at(id).filter(|_| !self.broken.contains(&id)) {
             self.queue[at].mode = Mode::Shared;
-            self.settle();
+            self.promote();
         }
         self.renew(id)
     }
@@ -132,7 +132,7 @@ impl Model {
             BreakMode::Graceful => member.broken = true,
             BreakMode::Forced => drop(self.queue.remove(at)),
         }
-        self.settle();
+        self.promote();
     }
 
     /// The semaphore is given a limit; says which one it has.
@@ -148,7 +148,7 @@ impl Model {
                 member.mode = Mode::Permits { permits, limit };
             }
         }
-        self.settle();
+        self.promote();
         limit
     }
 }

@@ -96,7 +96,7 @@ impl Need {
             Self::Detached => no_detached(context).await,
             Self::Registers => no_registers(context).await,
             Self::Namespaces => no_namespaces(context).await,
-            // An order that is kept without having been promised harms nobody; what the harness
+            // An order that is kept without having been promised does no harm; what the harness
             // lacks is no lie of the driver's.
             Self::Nothing | Self::Fifo | Self::Leases => {}
             Self::Processes | Self::Leftovers | Self::RealTime => {}

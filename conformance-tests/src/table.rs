@@ -17,7 +17,7 @@ pub struct Case {
     /// `exclusion`, `order`, `modes` …
     pub group: &'static str,
     /// What it needs to be run.
-    pub kind: Kind,
+    pub kind: CaseKind,
     /// What the driver or the harness must be able to do for it to apply.
     pub need: Need,
     /// The case.
@@ -46,7 +46,7 @@ impl Case {
 /// The three kinds of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum CaseKind {
     /// Any driver, nothing staged.
     Semantics,
     /// Messages are counted on the wire.
@@ -56,10 +56,10 @@ pub enum Kind {
 }
 
 /// What the group's cases need.
-const fn kind_of(group: &str) -> Kind {
+const fn kind_of(group: &str) -> CaseKind {
     match group.as_bytes() {
-        b"robust" => Kind::Fault,
-        _ => Kind::Semantics,
+        b"robust" => CaseKind::Fault,
+        _ => CaseKind::Semantics,
     }
 }
 
@@ -330,7 +330,7 @@ macro_rules! __tests {
 }
 
 /// Makes one test of every case, against the [`Harness`](crate::Harness) that the expression gives.
-/// It is evaluated anew for each case.
+/// It is evaluated again for each case.
 ///
 /// Each test is named after its case, has a runtime of its own, and needs no dependency but this
 /// crate.

@@ -11,12 +11,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
-    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
+    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant,
+    LockDriver, RegisterEntry, RegisterKey, Registers, Renewal, SetLimit, Version, Write,
+    WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -58,14 +59,14 @@ pub enum DriverMethod {
 #[async_trait]
 pub trait Tamper: fmt::Debug + Send + Sync + 'static {
     /// Before the driver acts; an error is what the caller gets, and the driver does not act.
-    async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
-        let _ = verb;
+    async fn before(&self, method: DriverMethod) -> Result<(), Error> {
+        let _ = method;
         Ok(())
     }
 
     /// After the driver acted; an error is what the caller gets in the place of the answer.
-    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
-        let _ = verb;
+    async fn after(&self, method: DriverMethod) -> Result<(), Error> {
+        let _ = method;
         Ok(())
     }
 
@@ -75,14 +76,14 @@ pub trait Tamper: fmt::Debug + Send + Sync + 'static {
     }
 
     /// After how many polls the call is dropped, its caller getting an error; `None` to let it be.
-    fn cut_after_polls(&self, verb: DriverMethod) -> Option<u32> {
-        let _ = verb;
+    fn cut_after_polls(&self, method: DriverMethod) -> Option<u32> {
+        let _ = method;
         None
     }
 
     /// Whether a call goes on when its caller drops it, as a request does that has left already.
-    fn continues(&self, verb: DriverMethod) -> bool {
-        let _ = verb;
+    fn continues(&self, method: DriverMethod) -> bool {
+        let _ = method;
         false
     }
 }
@@ -127,34 +128,34 @@ impl<T: Tamper> Tampered<T> {
 
     async fn around<R>(
         &self,
-        verb: DriverMethod,
+        method: DriverMethod,
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
-        Ok(self.around_batch(verb, call).await?)
+        self.around_batch(method, call).await.map_err(|failed| failed.error)
     }
 
     async fn around_batch<R>(
         &self,
-        verb: DriverMethod,
+        method: DriverMethod,
         call: impl Future<Output = Result<R, BatchError>>,
     ) -> Result<R, BatchError> {
-        self.tamper.before(verb).await.map_err(BatchError::refused)?;
+        self.tamper.before(method).await.map_err(BatchError::refused)?;
         let call = async {
             let answer = call.await;
             if let Err(failed) = &answer {
-                self.tamper.observed(ObservedAnswer::Failed(verb, &failed.error), now());
+                self.tamper.observed(ObservedAnswer::Failed(method, &failed.error), now());
             }
             answer
         };
         let cut =
             || Err(BatchError::unknown(Error::retryable("tampered", "the connection was cut")));
-        let answer = match self.tamper.cut_after_polls(verb) {
+        let answer = match self.tamper.cut_after_polls(method) {
             None => call.await,
             Some(polls) => some_polls(polls, call).await.unwrap_or_else(cut),
         };
         // Without an answer it is not known what the driver did.
-        self.tamper.after(verb).await.map_err(BatchError::unknown)?;
+        self.tamper.after(method).await.map_err(BatchError::unknown)?;
         answer
     }
 
@@ -288,7 +289,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         self.around(DriverMethod::Namespaces, self.inner.namespaces(after, limit)).await
     }
 
@@ -333,7 +334,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
 #[async_trait]
 impl<T: Tamper> Registers for Tampered<T> {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let call = self.own_registers().load(at);
         self.around(DriverMethod::Load, call).await
     }
@@ -351,12 +352,12 @@ impl<T: Tamper> Registers for Tampered<T> {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         let call = self.own_registers().changed(at, after);
         self.around(DriverMethod::RegisterChanged, call).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         let call = self.own_registers().page(request);
         self.around(DriverMethod::RegisterPage, call).await
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_conformance::Harness;
 use lockkit_core::capabilities::{LeaseClock, WakeUp};
-use lockkit_core::claim_list::{ClaimList, Entry, ListOperation, OperationResult, Tokens};
+use lockkit_core::claim_list::{
+    ClaimList, ListOperation, OperationResult, QueuedClaim, TokenSequence,
+};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
@@ -23,7 +25,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Tok
 /// A list as a document: its claims, the last token, and how claims were broken.
 #[derive(Clone, Debug, Default)]
 struct Document {
-    claims: Vec<Entry<Arc<Claim>>>,
+    claims: Vec<QueuedClaim<Arc<Claim>>>,
     last_token: u64,
     broken: Vec<(ClaimId, BreakRecord, Moment)>,
 }
@@ -86,7 +88,7 @@ impl DocumentDriver {
             let (revision, mut document) = self.store.get(key);
             let now = self.clock().now();
             let mut line = ClaimList::window(std::mem::take(&mut document.claims), None, None);
-            let mut tokens = Tokens::above(document.last_token);
+            let mut tokens = TokenSequence::above(document.last_token);
             let used_up = |_| Error::permanent("document", "all tokens were given");
             let answer = line.apply(step, now, &mut tokens).map_err(used_up)?.answer;
             document.claims = line.entries().cloned().collect();
@@ -111,7 +113,7 @@ impl DocumentDriver {
 
     fn lost(&self, claim: &Claim) -> Error {
         let reason = self.how_broken(claim).map_or(LossReason::Expired, LossReason::Broken);
-        Error::Lost { reason }
+        Error::lost(reason)
     }
 
     fn renewal(
@@ -121,7 +123,9 @@ impl DocumentDriver {
     ) -> Result<Renewal, Error> {
         Ok(match self.step(&claim.key, step, None)? {
             (OperationResult::Holds(grant), _) => Renewal::Holds(grant),
-            (OperationResult::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
+            (OperationResult::Waits(sequence), line) => {
+                Renewal::Waits { ahead: line.ahead(sequence) }
+            }
             _ => {
                 Renewal::Ended(self.how_broken(claim).map_or(ClaimEnd::NotFound, ClaimEnd::Broken))
             }
@@ -138,12 +142,12 @@ impl DocumentDriver {
         let step = ListOperation::Acquire { claim, with: claim.clone(), patience, given: None };
         Ok(match self.step(&claim.key, &step, None)? {
             (OperationResult::Holds(grant), _) => Acquisition::Granted(grant),
-            (OperationResult::Waits(place), line) => {
-                Acquisition::Queued { ahead: line.ahead(place) }
+            (OperationResult::Waits(sequence), line) => {
+                Acquisition::Queued { ahead: line.ahead(sequence) }
             }
             (OperationResult::OtherLimit(in_use), _) => {
                 let name = claim.key.name.as_str().to_owned();
-                return Err(Error::LimitMismatch { name, in_use, asked });
+                return Err(Error::limit_mismatch(name, in_use, asked));
             }
             (OperationResult::Broken, _) => return Err(self.lost(claim)),
             _ => Acquisition::Busy,
@@ -181,7 +185,7 @@ impl LockDriver for DocumentDriver {
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
             let (_, line) = self.step(&claim.key, &ListOperation::Advance, None)?;
-            let found = line.find(&claim.id).and_then(|place| line.get(place));
+            let found = line.find(&claim.id).and_then(|sequence| line.get(sequence));
             match found {
                 Some(entry) if entry.broken => return Err(self.lost(claim)),
                 Some(entry) if entry.holds() => {

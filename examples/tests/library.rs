@@ -4,7 +4,7 @@
 use std::error::Error as StdError;
 
 use lockkit::sql::WorkError;
-use lockkit::testing::{self, Hand};
+use lockkit::testing::{self, TestControl};
 use lockkit::{Error, FromLock, LockManager, LossReason};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -138,11 +138,11 @@ fn locks_for_threads() -> Result<(), Error> {
 
 #[tokio::test]
 async fn a_shutdown_releases_everything() {
-    let (locks, hand) = testing::locks();
+    let (locks, control) = testing::locks();
     let guard = locks.mutex("a").lock().await.unwrap();
     locks.shutdown().await;
     assert_eq!(guard.loss(), Some(LossReason::ShutDown));
-    assert!(hand.others().mutex("a").try_lock().await.unwrap().is_some());
+    assert!(control.others().mutex("a").try_lock().await.unwrap().is_some());
 }
 
 /// An error of a program's own.
@@ -168,22 +168,22 @@ impl From<std::io::Error> for Own {
 async fn outcomes<E: FromLock + From<std::io::Error>>() -> [E; 2] {
     async fn one<E: FromLock + From<std::io::Error>>(
         locks: &LockManager,
-        lose: Option<&Hand>,
+        lose: Option<&TestControl>,
     ) -> Result<(), E> {
         locks
             .mutex("a")
             .run(async |lock| {
                 lock.token()?;
-                if let Some(hand) = lose {
-                    hand.lose("a", LossReason::Expired).await;
+                if let Some(control) = lose {
+                    control.lose("a", LossReason::Expired).await;
                 }
                 tokio::task::yield_now().await;
                 Err(std::io::Error::from(std::io::ErrorKind::NotFound))?
             })
             .await
     }
-    let (locks, hand) = testing::locks();
-    [one(&locks, Some(&hand)).await, one(&locks, None).await].map(|result| result.unwrap_err())
+    let (locks, control) = testing::locks();
+    [one(&locks, Some(&control)).await, one(&locks, None).await].map(|result| result.unwrap_err())
 }
 
 fn is_loss(error: &(dyn StdError + 'static)) -> bool {
@@ -214,7 +214,7 @@ async fn a_loss_and_an_error_of_the_work_arrive_as_they_are_in_every_type() {
 #[tokio::test]
 async fn a_bound_on_the_wait_is_none_for_the_work() {
     tokio::time::pause();
-    let (locks, hand) = testing::locks();
+    let (locks, control) = testing::locks();
     let minute = std::time::Duration::from_secs(60);
     let slow = async |_lock| {
         tokio::time::sleep(10 * minute).await;
@@ -222,8 +222,8 @@ async fn a_bound_on_the_wait_is_none_for_the_work() {
     };
     assert_eq!(locks.mutex("a").try_run_for(minute, slow).await.unwrap(), Some("done"));
     assert_eq!(locks.semaphore("b", 1).try_run(slow).await.unwrap(), Some("done"));
-    let _taken = hand.others().mutex("a").lock().await.unwrap();
-    let _permit = hand.others().semaphore("b", 1).acquire().await.unwrap();
+    let _taken = control.others().mutex("a").lock().await.unwrap();
+    let _permit = control.others().semaphore("b", 1).acquire().await.unwrap();
     let begun = tokio::time::Instant::now();
     assert_eq!(locks.mutex("a").try_run(slow).await.unwrap(), None);
     assert_eq!(locks.semaphore("b", 1).try_run(slow).await.unwrap(), None);
@@ -233,7 +233,7 @@ async fn a_bound_on_the_wait_is_none_for_the_work() {
     assert_eq!(begun.elapsed().as_secs(), 120);
     let both = locks.multi(["c", "d"]).try_lock_for(minute).await.unwrap().unwrap();
     let lost = both.run(async |_both| {
-        hand.lose("d", LossReason::Expired).await;
+        control.lose("d", LossReason::Expired).await;
         std::future::pending::<Result<(), Error>>().await
     });
     assert!(matches!(lost.await, Err(Error::Lost { .. })));

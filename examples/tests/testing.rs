@@ -25,7 +25,7 @@ mod work {
         };
         let (result, held) = tokio::join!(count(&locks, &mut counted), lose);
         assert!(held);
-        assert!(matches!(result, Err(Error::Lost { reason: LossReason::Expired })));
+        assert!(matches!(result, Err(Error::Lost { reason: LossReason::Expired, .. })));
         assert_eq!(counted, 2);
     }
 }

@@ -89,7 +89,7 @@ fn shortened(text: &str, most: usize) -> String {
 pub(crate) fn running(command: &OsStr) -> ClientIdentity {
     let command = Path::new(command).file_name().unwrap_or(command).to_string_lossy();
     let program = format!("{}:{command}", user());
-    ClientIdentity { program, ..ClientIdentity::of_this_process() }
+    ClientIdentity::of_this_process().with_program(program)
 }
 
 /// Whether this is this process, whatever it runs.

@@ -17,7 +17,7 @@ use lockkit_core::driver::{
     Grant, LockDriver, Patience, Renewal, locked, submit_each,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod path;
@@ -45,21 +45,21 @@ const FAULTS: &[(Fault, Guarantee)] = &[
 
 /// A lock that is held on an old backend and on a new one.
 ///
-/// Whoever uses it excludes those who use the old one alone, and those who use the new one alone;
+/// A client that uses it excludes clients of only the old one, and clients of only the new one;
 /// these two do not exclude each other, so a fleet passes through it in steps:
 ///
 /// 1. all use the old backend;
 /// 2. some use the mirror, in the end all: tokens are those of the old backend;
-/// 3. the new one takes the tokens over ([`LockManager::take_over_tokens`]), once nobody uses the
+/// 3. the new one takes the tokens over ([`LockAdmin::take_over_tokens`]), once no client uses the
 ///    old one alone: from here on tokens are those of the new one, and greater;
 /// 4. some use the new one alone, in the end all.
 ///
 /// A claim goes to the old backend first and to the new one when it holds there, everywhere in the
-/// same order; so nobody waits for one who waits for him. An uncontended acquire costs three round
+/// same order, so no two wait for each other. An uncontended acquire costs three round
 /// trips after another, a release one. While either backend is away nothing is granted. There are
 /// no registers, and no claims that outlive their process: those stay behind or are moved by hand.
 ///
-/// [`LockManager::take_over_tokens`]: lockkit_core::LockManager::take_over_tokens
+/// [`LockAdmin::take_over_tokens`]: lockkit_core::LockAdmin::take_over_tokens
 ///
 /// ```
 /// use lockkit_compose::MirrorDriver;
@@ -184,10 +184,10 @@ impl LockDriver for MirrorDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let asked = self.clock.now();
-        let looks = self.renew_both(claims).await;
-        let steps = claims.iter().zip(looks).map(|(claim, look)| async move {
-            match look {
-                Ok(look) => Ok(self.advance(claim, look, asked).await),
+        let renewals = self.renew_both(claims).await;
+        let steps = claims.iter().zip(renewals).map(|(claim, renewal)| async move {
+            match renewal {
+                Ok(renewal) => Ok(self.advance(claim, renewal, asked).await),
                 Err(error) => Err(error),
             }
         });
@@ -250,11 +250,11 @@ impl LockDriver for MirrorDriver {
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let base = self.base(&request.namespace).await?;
         let Page { states, next } = self.giving(base).0.list(request).await?;
-        let mut shown = Vec::with_capacity(states.len());
+        let mut with_tokens = Vec::with_capacity(states.len());
         for state in states {
-            shown.push(self.with_tokens(state, base).await?);
+            with_tokens.push(self.with_tokens(state, base).await?);
         }
-        Ok(Page { states: shown, next })
+        Ok(Page { states: with_tokens, next })
     }
 
     /// Those of either: locks of programs that use one alone are in that one.
@@ -262,14 +262,14 @@ impl LockDriver for MirrorDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         if !self.capabilities.namespaces {
             return Err(self.unsupported("listing namespaces"));
         }
         let (old, new) = (all_namespaces(&self.old), all_namespaces(&self.new));
         let (old, new) = futures_util::future::try_join(old, new).await?;
         let all: BTreeSet<_> = old.into_iter().chain(new).collect();
-        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+        Ok(ListPage::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     /// What the mirror itself states, less what the settings of either backend cost.
@@ -285,13 +285,13 @@ impl LockDriver for MirrorDriver {
         let (old, new) = futures_util::future::join(self.old.health(), self.new.health()).await;
         let (old, new) = (old?, new?);
         let named = |which: &'static str, findings: Vec<Finding>| {
-            findings.into_iter().map(move |f| Finding { what: format!("{which}: {}", f.what), ..f })
+            findings.into_iter().map(move |finding| finding.at(which))
         };
-        let moving = Finding {
-            severity: Severity::Note,
-            what: "Locks are held on two backends.".to_owned(),
-            advice: "Finish the move: each of the two must answer for any lock.".to_owned(),
-        };
+        let moving = Finding::new(
+            Severity::Note,
+            "Locks are held on two backends.",
+            "Finish the move: each of the two must answer for any lock.",
+        );
         let server = format!("mirror of {} and {}", old.server, new.server);
         let findings = named("Old", old.findings).chain(named("New", new.findings));
         Ok(findings.fold(Health::well(server).with(moving), Health::with))

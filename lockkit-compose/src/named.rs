@@ -10,7 +10,7 @@ use lockkit_core::driver::{
     SetLimit,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 /// What an error says, without the kind of backend, which the name has.
@@ -110,12 +110,12 @@ impl LockDriver for Named {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         self.of(self.driver.namespaces(after, limit).await)
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.of(self.driver.changed(key, seen).await)
+    async fn changed(&self, key: &Key, before: &LockState) -> Result<LockState, Error> {
+        self.of(self.driver.changed(key, before).await)
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {

@@ -20,7 +20,7 @@ use lockkit_core::driver::{
     LockDriver, Patience, Released, Renewal, Renewed, locked, no_answer, submit_each,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token};
 
 mod connect;
@@ -43,9 +43,12 @@ pub use options::QuorumOptions;
 use hold::{Hold, QuorumPhase};
 use member::Member;
 use options::{BACKEND, capabilities_of};
-use round::{Outcome, Verdict};
+use round::{Outcome, RoundResult};
 
 use crate::together;
+
+/// The namespace in which quorums keep at each member what they know of it.
+const NAMESPACE: &str = "lockkit.quorum";
 
 /// The longest pause between two rounds of a claim that waits.
 const PATIENT_ROUNDS: u32 = 3;
@@ -54,7 +57,7 @@ const PATIENT_ROUNDS: u32 = 3;
 ///
 /// Locks are exclusive or shared. There are no semaphores and no registers: majorities meet in
 /// pairs, they do not count. Waiting is a matter of the client alone, who tries again: so there is
-/// no order among those who wait, and nobody else sees them. Of several who try at once, all may
+/// no order among waiters, and no other client sees them. Of several that try at once, all may
 /// find it busy. A try that some members grant and others refuse is repeated until a majority shows
 /// a holder, for [`member_limit`](QuorumOptions::member_limit) at most.
 ///
@@ -157,17 +160,16 @@ impl QuorumInner {
         &self,
         member: usize,
         limit: Duration,
-        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+        ask: impl FnOnce(Arc<dyn LockDriver>) -> F,
     ) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let answer = self.ask_counting(member, limit, |driver| {
-            let asking = verb(driver);
-            async move { asking.await.map_err(BatchError::unknown) }
-        });
-        Ok(answer.await?)
+        let Member { name, .. } = &self.members[member];
+        let asking = ask(self.members[member].driver()?.clone());
+        let answer = self.answer_of(member, limit, asking).await.and_then(|answer| answer);
+        answer.map_err(|error| error.at(name))
     }
 
     /// The same, with the number of requests to the member that got no answer.
@@ -175,24 +177,33 @@ impl QuorumInner {
         &self,
         member: usize,
         limit: Duration,
-        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+        ask: impl FnOnce(Arc<dyn LockDriver>) -> F,
     ) -> Result<T, BatchError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, BatchError>> + Send + 'static,
     {
+        let Member { name, .. } = &self.members[member];
         let driver = self.members[member].driver().map_err(BatchError::refused)?;
-        let asking = tokio::spawn(verb(driver.clone()));
-        let Member { name, capabilities, .. } = &self.members[member];
-        let answer = match tokio::time::timeout(limit, asking).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(BatchError::unknown(going_down())),
-            Err(_) => Err(BatchError::unknown(no_answer(capabilities.backend))),
-        };
-        answer.map_err(|mut failed| {
+        let asking = ask(driver.clone());
+        let answer = self.answer_of(member, limit, asking).await.map_err(BatchError::unknown);
+        answer.and_then(|answer| answer).map_err(|mut failed| {
             failed.error = failed.error.at(name);
             failed
         })
+    }
+
+    /// What a member answers within this time; an error where it does not.
+    async fn answer_of<T: Send + 'static>(
+        &self,
+        member: usize,
+        limit: Duration,
+        asking: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(limit, tokio::spawn(asking)).await {
+            Ok(answer) => answer.map_err(|_| going_down()),
+            Err(_) => Err(no_answer(self.members[member].capabilities.backend)),
+        }
     }
 
     /// From when on a member's lease counts, where it says so, on our clock.
@@ -218,7 +229,7 @@ impl QuorumInner {
 
     /// Refuses what a quorum cannot do, before any I/O.
     fn check(&self, claim: &Claim) -> Result<(), Error> {
-        let unsupported = |operation| Err(Error::Unsupported { operation, backend: BACKEND });
+        let unsupported = |operation| Err(Error::unsupported(operation, BACKEND));
         if matches!(claim.mode, Mode::Permits { .. }) {
             return unsupported("semaphores");
         }
@@ -236,7 +247,7 @@ impl QuorumInner {
         Ok(())
     }
 
-    /// What is there already of a claim that is put in line (again).
+    /// What is there already of a claim that is acquired (again).
     async fn acquire_again(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -249,7 +260,7 @@ impl QuorumInner {
             QuorumPhase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
                 Some(Ok(Renewal::Holds(grant))) => Ok(Some(Acquisition::Granted(grant))),
                 Some(Err(error)) => Err(error),
-                _ => Err(Error::Lost { reason: LossReason::Expired }),
+                _ => Err(Error::lost(LossReason::Expired)),
             },
             _ if patience == Patience::Wait => {
                 self.renew(std::slice::from_ref(claim)).await;
@@ -282,7 +293,7 @@ impl QuorumInner {
         let mut round = self.begin(&hold);
         for rounds in 1.. {
             let refused = match round.await {
-                Ok(Ok(Verdict::Granted(grant))) => return Ok(Acquisition::Granted(grant)),
+                Ok(Ok(RoundResult::Granted(grant))) => return Ok(Acquisition::Granted(grant)),
                 Ok(Ok(_)) if waits => return Ok(Acquisition::Queued { ahead: 1 }),
                 Ok(Ok(refused)) => refused,
                 Ok(Err(error)) => {
@@ -292,7 +303,7 @@ impl QuorumInner {
                 Err(_) => return Err(going_down()),
             };
             // Claims on their way out may stand in the way of a try, at other members each.
-            let again = matches!(refused, Verdict::Split)
+            let again = matches!(refused, RoundResult::Split)
                 && self.clock.now() < until
                 && !self.may_be_held(claim).await;
             if again {
@@ -329,7 +340,7 @@ impl QuorumInner {
     }
 
     async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let lost = || Error::Lost { reason: LossReason::Expired };
+        let lost = || Error::lost(LossReason::Expired);
         let mut rounds = 0;
         loop {
             tokio::time::sleep(self.pause(rounds.min(PATIENT_ROUNDS))).await;
@@ -343,8 +354,8 @@ impl QuorumInner {
                 QuorumPhase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
                 QuorumPhase::Waiting { .. } => {}
             }
-            let Some(told) = self.next_round(claim) else { continue };
-            if let Ok(Ok(Verdict::Granted(grant))) = told.await {
+            let Some(result) = self.next_round(claim) else { continue };
+            if let Ok(Ok(RoundResult::Granted(grant))) = result.await {
                 return Ok(grant);
             }
         }
@@ -379,7 +390,7 @@ impl QuorumInner {
         let answers = self.release_at_members(&inner, hold.pending(), clear).await;
         match phase {
             QuorumPhase::Held { .. } | QuorumPhase::Over => self.released_by(&answers),
-            // The round that is in flight gives back what it still gets.
+            // The round that runs gives back what it still gets.
             QuorumPhase::Trying { .. } | QuorumPhase::Waiting { .. } => Ok(Released::Removed),
         }
     }
@@ -395,13 +406,13 @@ impl QuorumInner {
     /// Whether it is known what a release did, whatever those say who have not answered yet.
     fn is_clear(&self, answers: &[Result<Released, Error>]) -> bool {
         let missing = self.members.len() - answers.len();
-        let heard = answers.iter().flatten().copied();
-        let if_all_said = |what| {
-            let all: Vec<_> = heard.clone().chain(repeat_n(what, missing)).map(Ok).collect();
+        let answered = answers.iter().flatten().copied();
+        let if_all_answered = |what| {
+            let all: Vec<_> = answered.clone().chain(repeat_n(what, missing)).map(Ok).collect();
             self.released_by(&all).ok()
         };
-        let removed = if_all_said(Released::Removed);
-        [Released::NotFound, Released::NoSuchLock].map(if_all_said) == [removed; 2]
+        let removed = if_all_answered(Released::Removed);
+        [Released::NotFound, Released::NoSuchLock].map(if_all_answered) == [removed; 2]
     }
 
     fn released_by(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
@@ -500,7 +511,7 @@ impl LockDriver for QuorumDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         if !self.inner.capabilities.namespaces {
             return Err(self.unsupported("listing namespaces"));
         }

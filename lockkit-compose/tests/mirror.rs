@@ -87,7 +87,11 @@ async fn a_fleet_moves_under_load_with_one_holder_at_a_time_and_growing_tokens()
             if step == 3 {
                 // The last that used the old one alone have gone by now.
                 sleep(Duration::from_secs(2)).await;
-                over(new.clone()).take_over_tokens(&over(old.clone())).await.unwrap();
+                over(new.clone())
+                    .admin()
+                    .take_over_tokens(&over(old.clone()).admin())
+                    .await
+                    .unwrap();
             }
         }
         for program in fleet {
@@ -134,7 +138,7 @@ async fn what_is_broken_at_one_is_lost_and_taken_back_at_the_other() {
         let state = breaker.inspect(Space::Lock, "a").await.unwrap();
         let token = state.queue[0].token;
         let how = BreakMode::Forced;
-        assert!(breaker.break_lock(Space::Lock, "a", token, how, None).await.unwrap());
+        assert!(breaker.admin().break_lock(Space::Lock, "a", token, how, None).await.unwrap());
         assert!(matches!(guard.lost().await, LossReason::Broken(_)));
         drop(guard);
         locks.shutdown().await;
@@ -171,16 +175,16 @@ async fn taking_over_twice_changes_nothing_and_the_mirror_shows_the_tokens_it_gi
     let locks = mirror(&old, &new);
     let first = locks.mutex("a").lock().await.unwrap().token().unwrap();
     let (from, to) = (over(old.clone()), over(new.clone()));
-    let base = to.take_over_tokens(&from).await.unwrap();
+    let base = to.admin().take_over_tokens(&from.admin()).await.unwrap();
     assert!(base > first.get());
-    assert_eq!(to.take_over_tokens(&from).await.unwrap(), base);
+    assert_eq!(to.admin().take_over_tokens(&from.admin()).await.unwrap(), base);
     let guard = locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
     assert!(token.get() > base);
     let shown = locks.inspect(Space::Lock, "a").await.unwrap();
     assert_eq!(shown.queue[0].token, token);
     let how = BreakMode::Graceful;
-    assert!(locks.break_lock(Space::Lock, "a", token, how, Some("moved")).await.unwrap());
+    assert!(locks.admin().break_lock(Space::Lock, "a", token, how, Some("moved")).await.unwrap());
     assert!(matches!(guard.lost().await, LossReason::Broken(_)));
 }
 
@@ -202,7 +206,7 @@ async fn what_a_leader_is_known_by_reads_the_same_on_either_side() {
             assert_eq!(leader.value.as_deref(), value);
             let state = one.inspect(Space::Lock, "a").await.unwrap();
             assert_eq!(state.queue[0].note.as_deref(), value);
-            let mut all = pin!(one.list("a"));
+            let mut all = pin!(one.admin().list("a"));
             let listed = all.next().await.expect("it is listed").unwrap();
             assert_eq!(listed.queue[0].note.as_deref(), value);
         }
@@ -219,12 +223,12 @@ async fn a_leader_that_sits_while_the_tokens_are_taken_over_keeps_the_one_that_i
     let election = watching.election("a");
     let mut seen = pin!(election.observe());
     assert_eq!(seen.next().await.expect("a leader").unwrap().token, first);
-    over(new.clone()).take_over_tokens(&over(old.clone())).await.unwrap();
+    over(new.clone()).admin().take_over_tokens(&over(old.clone()).admin()).await.unwrap();
     sleep(TTL * 3).await;
     assert_eq!(leadership.token().unwrap(), first);
     for one in [&locks, &watching] {
         assert_eq!(one.election("a").leader().await.unwrap().unwrap().token, first);
-        let mut all = pin!(one.list("a"));
+        let mut all = pin!(one.admin().list("a"));
         assert_eq!(all.next().await.expect("it is listed").unwrap().queue[0].token, first);
     }
     // The next one waits behind it since before; it is the next that is seen, with what it bears.
@@ -232,7 +236,7 @@ async fn a_leader_that_sits_while_the_tokens_are_taken_over_keeps_the_one_that_i
     let next = tokio::spawn(async move { candidate.election("a").value("2").campaign().await });
     sleep(TTL).await;
     let how = BreakMode::Forced;
-    assert!(watching.break_lock(Space::Lock, "a", first, how, None).await.unwrap());
+    assert!(watching.admin().break_lock(Space::Lock, "a", first, how, None).await.unwrap());
     assert!(matches!(leadership.lost().await, LossReason::Broken(_)));
     let next = next.await.unwrap().unwrap();
     let leader = seen.next().await.expect("a leader").unwrap();
@@ -260,7 +264,7 @@ async fn whoever_holds_after_the_tokens_were_taken_over_is_shown_under_the_token
         })
     });
     sleep(TTL).await;
-    over(new.clone()).take_over_tokens(&over(old.clone())).await.unwrap();
+    over(new.clone()).admin().take_over_tokens(&over(old.clone()).admin()).await.unwrap();
     at_old.release().await.unwrap();
     at_new.release().await.unwrap();
     for (name, waiting) in names.into_iter().zip(waiting) {

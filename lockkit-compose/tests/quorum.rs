@@ -92,7 +92,7 @@ async fn a_break_reaches_the_holder_and_frees_the_lock() {
     let token = guard.token().unwrap();
     let state = theirs.inspect(Space::Lock, "a").await.unwrap();
     assert_eq!(state.queue[0].token, token);
-    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     let next = theirs.mutex("a").try_lock().await.unwrap().expect("it is free");
     assert!(next.token().unwrap() > token);
@@ -215,8 +215,7 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
         }
     };
     let (_first, before) = acquire().await;
-    let record =
-        BreakRecord { by: (*identity).clone(), at_unix_ms: 0, reason: None, forced: false };
+    let record = BreakRecord::from_parts((*identity).clone(), 0, None, false);
     assert!(quorum.break_claim(&key, before, BreakMode::Graceful, &record).await.unwrap());
     assert!(quorum.inspect(&key).await.unwrap().queue[0].broken);
     // As when it was released, and the third has not heard of that yet.

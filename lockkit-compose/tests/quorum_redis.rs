@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Server};
 use tokio::sync::OnceCell;
 
@@ -56,8 +56,8 @@ impl Harness for Quorum {
             let keys = resp::ask(server.addr(), &["KEYS", &format!("*{namespace}*")]).await;
             match keys.map_err(|e| Error::permanent("lab", e))? {
                 // Records of breaks are kept for as long as the trait asks, and then go.
-                Reply::Array(keys) => {
-                    let records = |key: &&Reply| key.text().starts_with("lockkit:lock.broken");
+                RespReply::Array(keys) => {
+                    let records = |key: &&RespReply| key.text().starts_with("lockkit:lock.broken");
                     count += keys.iter().filter(|key| !records(key)).count() as u64;
                 }
                 other => return Err(Error::permanent("lab", format!("KEYS: {other:?}"))),

@@ -13,7 +13,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, LossReason};
 use lockkit_lab::proxy::{Protocol, Proxy};
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Costs, Deletion, Site};
+use lockkit_lab::{Costs, Deletion, Deployment};
 use lockkit_lab::{Data, Kind, Server};
 use tokio::sync::OnceCell;
 
@@ -56,7 +56,7 @@ async fn keep_writes(server: SocketAddr) -> io::Result<()> {
 const OPTIONS: &str = "?max_ttl=1h&member_limit=2s";
 
 #[async_trait]
-impl Site for Quorum {
+impl Deployment for Quorum {
     fn kind(&self) -> Kind {
         Kind::Redis
     }

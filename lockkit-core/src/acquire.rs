@@ -13,8 +13,8 @@ use crate::driver::{Acquisition, Attempted, BatchError, Grant, Patience};
 use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
-use crate::record::{How, Left, Record};
-use crate::registry::{Pending, Release};
+use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
+use crate::registry::{PendingGuard, Release};
 use crate::renewer;
 use crate::settings::check_ttl;
 use crate::shared::Core;
@@ -35,7 +35,7 @@ pub(crate) struct Request<'a> {
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum WaitBudget {
     No,
     For(Duration),
     Forever,
@@ -45,7 +45,7 @@ pub(crate) enum Wait {
 pub(crate) async fn acquire(
     core: &Arc<Core>,
     request: &Request<'_>,
-    wait: Wait,
+    wait: WaitBudget,
 ) -> Result<Option<Guard>, Error> {
     check(core, request)?;
     let started = core.clock().now();
@@ -54,7 +54,7 @@ pub(crate) async fn acquire(
     let result = within(core, request, wait, started).instrument(span.clone()).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
-        (Ok(None), Wait::No) => Outcome::Busy,
+        (Ok(None), WaitBudget::No) => Outcome::Busy,
         (Ok(None), _) => Outcome::TimedOut,
         (Err(_), _) => Outcome::Failed,
     };
@@ -75,13 +75,13 @@ pub(crate) async fn acquire(
 async fn within(
     core: &Arc<Core>,
     request: &Request<'_>,
-    wait: Wait,
+    wait: WaitBudget,
     started: Moment,
 ) -> Result<Option<Guard>, Error> {
     match wait {
-        Wait::For(Duration::ZERO) => attempt(core, request, Wait::No, started).await,
-        Wait::No | Wait::Forever => attempt(core, request, wait, started).await,
-        Wait::For(limit) => {
+        WaitBudget::For(Duration::ZERO) => attempt(core, request, WaitBudget::No, started).await,
+        WaitBudget::No | WaitBudget::Forever => attempt(core, request, wait, started).await,
+        WaitBudget::For(limit) => {
             let attempt = attempt(core, request, wait, started);
             tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
         }
@@ -119,11 +119,11 @@ const TRIES: u32 = 3;
 async fn attempt(
     core: &Arc<Core>,
     request: &Request<'_>,
-    wait: Wait,
+    wait: WaitBudget,
     started: Moment,
 ) -> Result<Option<Guard>, Error> {
     renewer::ensure(&core.registry);
-    let patience = if matches!(wait, Wait::No) { Patience::Try } else { Patience::Wait };
+    let patience = if matches!(wait, WaitBudget::No) { Patience::Try } else { Patience::Wait };
     let mut late = 0;
     loop {
         let base = match (core.known_token_base(), patience) {
@@ -159,15 +159,15 @@ enum AttemptResult {
 struct Attempt<'a> {
     core: &'a Arc<Core>,
     claim: Arc<Claim>,
-    how: How,
+    how: RecordOptions,
     /// Once the claim is known to be in the queue.
-    record: Option<Arc<Record>>,
+    record: Option<Arc<ClaimRecord>>,
     /// Requests that were sent and not answered: they may yet put the claim in the queue.
     ambiguous: u32,
     /// The acquire that has no outcome yet.
     acquiring: Option<Submission<Acquisition>>,
     /// A shutdown waits for it, from the first request to the claim's being in the registry.
-    pending: Option<Pending>,
+    pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
     is_settled: bool,
 }
@@ -188,7 +188,7 @@ impl<'a> Attempt<'a> {
             .with_resizable(options.resizable);
         let margin = core.margin();
         let Options { auto_renew: renew, max_hold, at_least, lock_delay, .. } = *options;
-        let how = How { margin, base, renew, max_hold, at_least, lock_delay, labels };
+        let how = RecordOptions { margin, base, renew, max_hold, at_least, lock_delay, labels };
         let claim = Arc::new(claim);
         Self {
             core,
@@ -202,7 +202,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn run(mut self, wait: Wait, patience: Patience) -> Result<AttemptResult, Error> {
+    async fn run(mut self, wait: WaitBudget, patience: Patience) -> Result<AttemptResult, Error> {
         let core = self.core;
         let first = core.clock().now();
         let mut failures = 0;
@@ -233,7 +233,7 @@ impl<'a> Attempt<'a> {
             };
             self.is_settled = self.ambiguous == 0;
             // A server may become a primary within the caller's limit.
-            let may_pass = error.is_read_only() && matches!(wait, Wait::For(_));
+            let may_pass = error.is_read_only() && matches!(wait, WaitBudget::For(_));
             let error = if may_pass { error.with_retryable(true) } else { error };
             if patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
@@ -259,8 +259,8 @@ impl<'a> Attempt<'a> {
                 self.check_lease(&grant)?;
                 let record = self.enlist(asked);
                 match record.grant(&grant, Some(asked)) {
-                    Left::Enough => self.hand_out(record),
-                    left => Box::pin(self.late(record, left, patience)).await,
+                    LeaseLeft::Enough => self.hand_out(record),
+                    remaining => Box::pin(self.late(record, remaining, patience)).await,
                 }
             }
             Acquisition::Queued { .. } => {
@@ -289,21 +289,21 @@ impl<'a> Attempt<'a> {
         )))
     }
 
-    fn enlist(&mut self, asked: Moment) -> Arc<Record> {
+    fn enlist(&mut self, asked: Moment) -> Arc<ClaimRecord> {
         let clock = self.core.clock().clone();
-        let record = Arc::new(Record::new(self.claim.clone(), asked, clock, self.how));
+        let record = Arc::new(ClaimRecord::new(self.claim.clone(), asked, clock, self.how));
         self.record = Some(record.clone());
         record
     }
 
     /// Has the registry take care of the claim; an error after a shutdown.
-    fn register(&mut self, record: &Arc<Record>) -> Result<(), Error> {
+    fn register(&mut self, record: &Arc<ClaimRecord>) -> Result<(), Error> {
         self.core.registry.insert(self.claim.id, record)?;
         self.pending = None;
         Ok(())
     }
 
-    fn hand_out(mut self, record: Arc<Record>) -> Result<AttemptResult, Error> {
+    fn hand_out(mut self, record: Arc<ClaimRecord>) -> Result<AttemptResult, Error> {
         self.register(&record)?;
         Ok(AttemptResult::Granted(self.into_guard(record)))
     }
@@ -312,11 +312,11 @@ impl<'a> Attempt<'a> {
     /// and gives it back otherwise, so that the next claim does not wait for its end.
     async fn late(
         mut self,
-        record: Arc<Record>,
-        left: Left,
+        record: Arc<ClaimRecord>,
+        remaining: LeaseLeft,
         patience: Patience,
     ) -> Result<AttemptResult, Error> {
-        if left == Left::Little && fresh::renewed(self.core, &record).await? {
+        if remaining == LeaseLeft::Little && fresh::renewed(self.core, &record).await? {
             return self.hand_out(record);
         }
         match record.loss() {
@@ -336,7 +336,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits until the claim holds: by a notification of the driver, or by a renewal.
-    async fn wait(mut self, record: Arc<Record>) -> Result<AttemptResult, Error> {
+    async fn wait(mut self, record: Arc<ClaimRecord>) -> Result<AttemptResult, Error> {
         let mut failures = 0;
         let registry = &self.core.registry;
         loop {
@@ -362,7 +362,7 @@ impl<'a> Attempt<'a> {
             }
         }
         match record.loss() {
-            None if record.lease_left() == Left::Enough => {
+            None if record.lease_left() == LeaseLeft::Enough => {
                 self.core.registry.sooner(record.next_event());
                 Ok(AttemptResult::Granted(self.into_guard(record)))
             }
@@ -370,7 +370,7 @@ impl<'a> Attempt<'a> {
                 // Renewed here alone, and not ended by the renewer, until it has a guard.
                 self.pending = Some(self.core.registry.asking(&self.claim));
                 self.core.registry.remove(self.claim.id, &record);
-                self.late(record, Left::Little, Patience::Wait).await
+                self.late(record, LeaseLeft::Little, Patience::Wait).await
             }
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
             Some(LossReason::ShutDown) => Err(Error::Closed),
@@ -381,10 +381,10 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the driver's grant, and records it. Where it is old (so much time has passed since
     /// the last answer that the lease may be over), the backend is asked.
-    async fn granted(&self, record: &Record) -> Result<(), Error> {
+    async fn granted(&self, record: &ClaimRecord) -> Result<(), Error> {
         let grant = self.core.driver().granted(&self.claim).await?;
         self.check_lease(&grant)?;
-        if record.grant(&grant, None) != Left::Nothing || record.is_over() {
+        if record.grant(&grant, None) != LeaseLeft::Nothing || record.is_over() {
             return Ok(());
         }
         let sent = self.core.clock().now();
@@ -393,7 +393,7 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn into_guard(mut self, record: Arc<Record>) -> Guard {
+    fn into_guard(mut self, record: Arc<ClaimRecord>) -> Guard {
         self.is_settled = true;
         record.hand_out();
         if self.ambiguous > 0 {

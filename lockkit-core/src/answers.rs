@@ -9,7 +9,7 @@ use crate::{BreakRecord, LossReason, Token};
 ///
 /// A driver that repeats a request by itself, because a connection broke before the answer came,
 /// says so: an attempt without an answer may have been carried out, or may still be on its way
-/// and be carried out later. Core then keeps releasing the claim until its ttl is over, and x
+/// and be carried out later. Core then keeps releasing the claim until its ttl is over.
 ///
 /// ```
 /// use lockkit_core::driver::{Acquisition, Attempted};
@@ -283,27 +283,4 @@ pub enum SetLimit {
     IfUnset(u32),
     /// This one.
     To(u32),
-}
-
-/// How to break a claim.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::driver::BreakMode;
-/// use lockkit_core::{LossReason, Space};
-///
-/// let guard = locks.mutex("nightly").lock().await?;
-/// let token = guard.token()?;
-/// let why = Some("the host is gone");
-/// assert!(locks.break_lock(Space::Lock, "nightly", token, BreakMode::Forced, why).await?);
-/// assert!(matches!(guard.lost().await, LossReason::Broken(record) if record.forced));
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakMode {
-    /// Renew it no longer.
-    Graceful,
-    /// Take it out at once.
-    Forced,
 }

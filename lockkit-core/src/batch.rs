@@ -90,7 +90,8 @@ pub struct BatchOutcome {
 /// carried out nevertheless.
 ///
 /// There is no conversion from [`Error`]: a driver says for each failure whether a request was left
-/// without an answer.
+/// without an answer. And none into it, which would lose that: a caller for whom it does not matter takes
+/// the field [`error`](Self::error).
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
@@ -130,12 +131,6 @@ impl BatchError {
     pub fn after(mut self, ambiguous: u32) -> Self {
         self.ambiguous = self.ambiguous.saturating_add(ambiguous);
         self
-    }
-}
-
-impl From<BatchError> for Error {
-    fn from(error: BatchError) -> Self {
-        error.error
     }
 }
 

@@ -15,7 +15,7 @@
 //! - At most [`BatchLimits::at_once`] requests are in flight. One without an answer for [`SLOW`] counts no longer:
 //!   what is stuck at one node, or behind one row, must not hold up the rest. Drivers end their
 //!   attempts after some seconds, so a few times that many are in flight at most.
-//! - Of requests that are answered together, one is submitted again before the tasks of the next are told,
+//! - Of requests that are answered together, one is submitted again before the tasks of the next are woken,
 //!   and leaves less than half a batch to that one: the backend works on one batch while the next is prepared.
 //!
 //! # Where a request runs
@@ -42,13 +42,13 @@ use crate::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, LockDriver, Patience,
     Released,
 };
-use crate::{Claim, Error, Key};
+use crate::{Claim, Error, Key, Mode};
 
 mod queue;
 mod request;
 mod submission;
 
-use queue::{Pending, Queue, Room};
+use queue::{BatchCapacity, PendingOperation, Queue};
 use request::{Operations, Request};
 use submission::Queued;
 pub(crate) use submission::Submission;
@@ -102,14 +102,14 @@ struct Inner {
     limits: BatchLimits,
     /// Of the pauses before operations are repeated: what failed together is repeated together.
     jitter: Jitter,
-    state: Mutex<State>,
+    state: Mutex<BatcherState>,
     /// Acquires and releases where the backend takes one operation in a request: these are all that is
     /// needed.
     singles: [Semaphore; 2],
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct BatcherState {
     /// Releases are submitted first.
     releases: Queue<Released>,
     acquires: Queue<Acquisition>,
@@ -123,7 +123,7 @@ pub(crate) struct State {
     /// How many operations in a row met no other.
     uncontended: u32,
     /// Keys with a request of one operation that may wait at the backend.
-    alone: HashMap<Key, Alone>,
+    separate: HashMap<Key, SeparateRequests>,
     closed: bool,
 }
 
@@ -136,7 +136,7 @@ struct InFlight {
 }
 
 #[derive(Default)]
-struct Alone {
+struct SeparateRequests {
     requests: u32,
     /// Whether an operation of the key was left out of a batch: the key is blocked until these requests
     /// have ended, so that its operations keep their order.
@@ -161,8 +161,8 @@ type SubmitResult<T> = Result<Submitted<T>, NotSubmitted>;
 
 /// The two kinds of operations, by their results.
 pub(crate) trait Operation: Copy + Send + 'static {
-    fn queue(state: &mut State) -> &mut Queue<Self>;
-    fn alone(pending: Pending<Self>) -> Operations;
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self>;
+    fn separate(pending: PendingOperation<Self>) -> Operations;
     /// The only result of a batch.
     fn only(outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>>;
     /// Whether it is submitted in spite of a shutdown.
@@ -227,7 +227,7 @@ impl Batcher {
     /// the end of that attempt.
     pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let mut release = self.submission::<Released>(claim.clone(), Patience::Try, None);
-        match release.result().await? {
+        match release.result().await.map_err(|failed| failed.error)? {
             Attempted { ambiguous: 1.., .. } => Ok(Released::Removed),
             Attempted { result, .. } => Ok(result),
         }
@@ -258,28 +258,29 @@ impl Batcher {
         self.0.driver.capabilities().backend
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BatcherState> {
         locked(&self.0.state)
     }
 
     /// What may leave now.
-    fn ready(&self, state: &mut State) -> Vec<Request> {
+    fn ready(&self, state: &mut BatcherState) -> Vec<Request> {
         let limits = self.0.limits;
         let mut requests = Vec::new();
         while state.in_flight.len() < limits.at_once {
-            let State { releases, acquires, alone, busy, .. } = &mut *state;
-            let is_blocked =
-                |key: &Key| busy.contains(key) || alone.get(key).is_some_and(|alone| alone.blocks);
-            let mut room = Room::new(limits);
-            let releases = releases.fill(&mut room, false, is_blocked);
-            let acquires = acquires.fill(&mut room, !limits.same_key, is_blocked);
+            let BatcherState { releases, acquires, separate, busy, .. } = &mut *state;
+            let is_blocked = |key: &Key| {
+                busy.contains(key) || separate.get(key).is_some_and(|separate| separate.blocks)
+            };
+            let mut capacity = BatchCapacity::new(limits);
+            let releases = releases.fill(&mut capacity, false, is_blocked);
+            let acquires = acquires.fill(&mut capacity, !limits.same_key, is_blocked);
             let operations = Operations { releases, acquires };
             let patience = match operations.len() {
                 0 => break,
                 1 => PATIENCE,
                 _ => SLOW,
             };
-            let keys = operations.claims().filter(|claim| limits.one_request_per_key(claim.mode));
+            let keys = operations.claims().filter(|claim| has_key_to_itself(limits, claim.mode));
             let keys: Vec<_> = keys.map(|claim| claim.key.clone()).collect();
             state.busy.extend(keys.iter().cloned());
             let request = Request::new(self, state, operations);
@@ -322,7 +323,7 @@ impl fmt::Debug for Batcher {
     }
 }
 
-impl State {
+impl BatcherState {
     fn next(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
@@ -354,11 +355,11 @@ impl State {
 impl Operation for Acquisition {
     const OUTLIVES_SHUTDOWN: bool = false;
 
-    fn queue(state: &mut State) -> &mut Queue<Self> {
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self> {
         &mut state.acquires
     }
 
-    fn alone(pending: Pending<Self>) -> Operations {
+    fn separate(pending: PendingOperation<Self>) -> Operations {
         Operations { releases: Vec::new(), acquires: vec![pending] }
     }
 
@@ -370,17 +371,22 @@ impl Operation for Acquisition {
 impl Operation for Released {
     const OUTLIVES_SHUTDOWN: bool = true;
 
-    fn queue(state: &mut State) -> &mut Queue<Self> {
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self> {
         &mut state.releases
     }
 
-    fn alone(pending: Pending<Self>) -> Operations {
+    fn separate(pending: PendingOperation<Self>) -> Operations {
         Operations { releases: vec![pending], acquires: Vec::new() }
     }
 
     fn only(mut outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>> {
         outcome.released.pop()
     }
+}
+
+/// Whether a request with a claim of this mode is the only one in flight for its key.
+fn has_key_to_itself(limits: BatchLimits, mode: Mode) -> bool {
+    limits.same_key || mode == Mode::Exclusive
 }
 
 /// A yield of the scheduler, after which the pending operations are submitted: also when this is dropped.

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Mode;
-
 /// What a driver does and does not do. Public facts, cheap to copy.
 ///
 /// ```
@@ -174,7 +172,7 @@ pub struct RoundTrips {
     pub refused_try: u64,
     /// A renewal of 1,000 claims of one process.
     pub renew: u64,
-    /// What the next in line asks between being woken and knowing that it holds.
+    /// What the next waiter asks between being woken and knowing that it holds.
     pub once_woken: u64,
 }
 
@@ -232,7 +230,7 @@ pub enum LeaseScope {
 pub enum WakeUp {
     /// The backend tells it.
     Push,
-    /// It looks again, often enough to know within this time when it is next in line.
+    /// The client polls, often enough to know within this time when it is next in the queue.
     Poll {
         /// The time between the release and the next holder's knowing, at worst, idle machines
         /// assumed.
@@ -328,7 +326,7 @@ pub enum Fault {
     ServerClockSlewedMore,
     /// A client's wall clock is stepped.
     ClientClockSteps,
-    /// An operator breaks the lock by force.
+    /// A forced break: an operator removes the claim.
     BrokenByForce,
 }
 
@@ -460,10 +458,5 @@ impl BatchLimits {
     /// in each.
     pub const fn of(operations: usize, at_once: usize) -> Self {
         Self { operations, bytes: 1 << 20, at_once, same_key: false, waits: false }
-    }
-
-    /// Whether operations of one key wait for those before them to be answered, for claims of this mode.
-    pub(crate) fn one_request_per_key(&self, mode: Mode) -> bool {
-        self.same_key || mode == Mode::Exclusive
     }
 }

@@ -1,15 +1,11 @@
-//! The claim, its id, its mode, its client. Plain data: no I/O, no time.
+//! The claim, its id, its mode, its lifetime. Plain data: no I/O, no time.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::name::{SLOTS, check_holder, check_note};
-use crate::settings::check_ttl;
-use crate::state::MARK;
-use crate::{Capabilities, Error, Key, Margin, Space, unique};
+use crate::client::ClientIdentity;
+use crate::{Error, Key, Space, unique};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -169,6 +165,10 @@ pub enum Lifetime {
     Detached,
 }
 
+/// Ends what a user wrote in a note, which has no control characters. What stands behind it is a
+/// composed driver's own, and shown by no manager.
+pub const MARK: char = '\u{1f}';
+
 /// What a client asks a driver to put into the queue of a lock.
 ///
 /// Two claims with the same [`id`](Self::id) are the same claim: a driver that is asked twice does
@@ -198,7 +198,7 @@ pub struct Claim {
     /// How long it lives without being renewed while it holds.
     pub hold_ttl: Duration,
     /// How long it lives without being renewed while it waits. Short, so that a dead waiter blocks
-    /// nobody for long.
+    /// no other for long.
     pub wait_ttl: Duration,
     /// Whether it is renewed, and whether it outlives its process.
     pub lifetime: Lifetime,
@@ -253,37 +253,9 @@ impl Claim {
         256 + 2 * (key + host.len() + program.len() + note)
     }
 
-    /// Refuses what no backend of these capabilities can work with: ttls, counts of permits, texts
-    /// that people could not read in a line. For programs that carry claims which others made; a
-    /// manager has checked its own.
-    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Error> {
-        let margin = Margin::for_clock(capabilities.lease_clock);
-        check_ttl("ttl", self.hold_ttl, margin, capabilities)?;
-        check_ttl("wait_ttl", self.wait_ttl, margin, capabilities)?;
-        if let Mode::Permits { permits, .. } = self.mode {
-            if !capabilities.permits {
-                let (operation, backend) = ("semaphores", capabilities.backend);
-                return Err(Error::Unsupported { operation, backend });
-            }
-            if permits == 0 {
-                return Err(Error::config("a semaphore gives one permit at least"));
-            }
-        }
-        let is_slot = self.key.space == Space::Lock && self.key.name.as_str().starts_with(SLOTS);
-        if is_slot && !capabilities.slots {
-            let (operation, backend) = ("slots", capabilities.backend);
-            return Err(Error::Unsupported { operation, backend });
-        }
-        let ClientIdentity { host, program, .. } = &*self.identity;
-        check_holder(host)?;
-        check_holder(program)?;
-        // What core or a composed driver added stands behind a mark.
-        self.note.iter().flat_map(|note| note.splitn(3, MARK)).try_for_each(check_note)
-    }
-
     /// Refuses a claim that could never hold, and would keep those behind it waiting: one for more
     /// permits than the limit of a semaphore that is not [`resizable`](Self::resizable). For an
-    /// acquire only: a claim that is in line is known by its id, and the limit may have changed.
+    /// acquire only: a claim that is in the queue is known by its id, and the limit may have changed.
     ///
     /// ```
     /// # fn main() -> Result<(), lockkit_core::Error> {
@@ -344,58 +316,6 @@ impl Claim {
     }
 }
 
-/// The process that a claim belongs to, as shown to people.
-///
-/// ```
-/// use lockkit_core::{ClientIdentity, Settings};
-///
-/// let mut identity = ClientIdentity::of_this_process();
-/// identity.program = "billing".to_owned();
-/// let settings = Settings::default().identity(identity);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct ClientIdentity {
-    pub host: String,
-    pub pid: u32,
-    pub program: String,
-}
-
-impl ClientIdentity {
-    /// This process: the host's name, the process id, the program's file name.
-    pub fn of_this_process() -> Self {
-        let program = std::env::args_os()
-            .next()
-            .and_then(|path| {
-                Some(std::path::Path::new(&path).file_name()?.to_string_lossy().into_owned())
-            })
-            .unwrap_or_else(|| "unknown".to_owned());
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { host, pid: std::process::id(), program }
-    }
-
-    /// A client of which nothing is known: of a claim whose data cannot be read.
-    pub fn unknown() -> Self {
-        Self { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
-    }
-
-    /// Its JSON, for drivers that store it by itself.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data becomes JSON")
-    }
-
-    /// Reads what [`to_json`](Self::to_json) wrote; anything else is [`unknown`](Self::unknown).
-    pub fn from_json(json: impl AsRef<[u8]>) -> Self {
-        serde_json::from_slice(json.as_ref()).unwrap_or_else(|_| Self::unknown())
-    }
-}
-
-impl fmt::Display for ClientIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]@{}", self.program, self.pid, self.host)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,14 +328,5 @@ mod tests {
         for bad in ["", "00", &"g".repeat(32), &"A".repeat(32), &"é".repeat(16)] {
             assert_eq!(ClaimId::from_hex(bad), None, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn the_identity_of_this_process_names_it() {
-        let identity = ClientIdentity::of_this_process();
-        assert_eq!(identity.pid, std::process::id());
-        assert!(!identity.host.is_empty() && !identity.program.is_empty());
-        assert_eq!(ClientIdentity::from_json(identity.to_json()), identity);
-        assert_eq!(ClientIdentity::from_json("nonsense"), ClientIdentity::unknown());
     }
 }

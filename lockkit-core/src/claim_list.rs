@@ -10,7 +10,7 @@
 //! # Windows
 //! Claims that hold are the front of the list, and a step concerns them, the first that wait, and
 //! the claim that it names. So a driver need not load all: a [`window`](ClaimList::window) has the front
-//! of the list up to some place, and any claims beyond it that steps name. Where it does not go far
+//! of the queue up to some sequence number, and any claims beyond it that steps name. Where it does not go far
 //! enough, [`apply`](ClaimList::apply) says [`ApplyError::NeedMore`], having done nothing of the step, or
 //! [`AppliedOperation::more`], having done all but to let the next claims begin to hold. The driver then
 //! loads what follows, [extends](ClaimList::extend) the window, and applies the step again, or
@@ -28,8 +28,8 @@ mod ordered_entries;
 mod states;
 
 pub use operation::{
-    AppliedOperation, ApplyError, BrokenClaim, Change, ChangeKind, Entry, ListOperation,
-    OperationResult, Tokens,
+    AppliedOperation, ApplyError, BrokenClaim, Change, ChangeKind, ListOperation, OperationResult,
+    QueuedClaim, TokenSequence,
 };
 use ordered_entries::OrderedEntries;
 
@@ -39,15 +39,15 @@ pub struct ClaimList<W = ()> {
     entries: OrderedEntries<W>,
     /// What the claims here have in common, while there are any.
     capacity: u32,
-    /// Whether a token here may be another number than its place.
+    /// Whether a token here may differ from its sequence number.
     raised: bool,
     /// The sum of the weights of those who hold.
     weight: u64,
     /// Places below this one hold, the others wait.
     first_waiting: u64,
-    /// The list is known up to this place; `None`: all of it.
+    /// The queue is known up to this sequence number; `None`: all of it.
     known_to: Option<u64>,
-    /// The places that were left since the window was loaded: whatever is loaded later, they stay
+    /// The sequence numbers that were removed since the window was loaded: whatever is loaded later, they stay
     /// empty.
     removed: Vec<u64>,
     changes: Vec<Change>,
@@ -68,47 +68,51 @@ impl<W: Clone> ClaimList<W> {
         }
     }
 
-    /// A list that was loaded: all claims up to the place `known_to` (`None`: all), and any others.
+    /// A queue that was loaded: all claims up to the sequence number `known_to` (`None`: all), and any others.
     /// `given` is the limit that a semaphore was given.
     pub fn window(
-        entries: impl IntoIterator<Item = Entry<W>>,
+        entries: impl IntoIterator<Item = QueuedClaim<W>>,
         known_to: Option<u64>,
         given: Option<u32>,
     ) -> Self {
-        let mut line = Self { raised: true, ..Self::new() };
+        let mut list = Self { raised: true, ..Self::new() };
         let mut entries: Vec<_> = entries.into_iter().collect();
-        entries.sort_by_key(|entry| entry.place);
-        line.capacity = given.or(entries.first().map(|e| e.mode.capacity())).unwrap_or(0);
-        line.fill(entries, known_to);
-        line
+        entries.sort_by_key(|entry| entry.sequence);
+        list.capacity = given.or(entries.first().map(|e| e.mode.capacity())).unwrap_or(0);
+        list.fill(entries, known_to);
+        list
     }
 
-    /// More of the list: all claims up to the place `known_to` (`None`: all). Those that are known
+    /// More of the queue: all claims up to the sequence number `known_to` (`None`: all). Those that are known
     /// stay as they are, or away.
-    pub fn extend(&mut self, more: impl IntoIterator<Item = Entry<W>>, known_to: Option<u64>) {
+    pub fn extend(
+        &mut self,
+        more: impl IntoIterator<Item = QueuedClaim<W>>,
+        known_to: Option<u64>,
+    ) {
         let mut entries: Vec<_> = self.entries.iter().cloned().collect();
-        let is_new = |entry: &Entry<W>| {
-            self.entries.get(entry.place).is_none() && !self.removed.contains(&entry.place)
+        let is_new = |entry: &QueuedClaim<W>| {
+            self.entries.get(entry.sequence).is_none() && !self.removed.contains(&entry.sequence)
         };
         entries.extend(more.into_iter().filter(is_new));
-        entries.sort_by_key(|entry| entry.place);
+        entries.sort_by_key(|entry| entry.sequence);
         self.fill(entries, known_to);
     }
 
-    fn fill(&mut self, entries: Vec<Entry<W>>, known_to: Option<u64>) {
+    fn fill(&mut self, entries: Vec<QueuedClaim<W>>, known_to: Option<u64>) {
         self.known_to = known_to;
         self.entries = OrderedEntries::new();
         self.weight = 0;
         for entry in entries {
             if entry.holds() {
                 self.weight += u64::from(entry.mode.weight());
-                self.first_waiting = entry.place + 1;
+                self.first_waiting = entry.sequence + 1;
             }
             self.entries.push(entry);
         }
     }
 
-    /// The place up to which the list is known; `None`: all of it.
+    /// The sequence number up to which the queue is known; `None`: all of it.
     pub fn known_to(&self) -> Option<u64> {
         self.known_to
     }
@@ -123,14 +127,14 @@ impl<W: Clone> ClaimList<W> {
         self.entries.find(id)
     }
 
-    /// The claim at a place.
-    pub fn get(&self, place: u64) -> Option<&Entry<W>> {
-        self.entries.get(place)
+    /// The claim of a sequence number.
+    pub fn get(&self, sequence: u64) -> Option<&QueuedClaim<W>> {
+        self.entries.get(sequence)
     }
 
-    /// How many claims stand before a place, as far as the window shows.
-    pub fn ahead(&self, place: u64) -> u32 {
-        u32::try_from(self.entries.ahead(place)).unwrap_or(u32::MAX)
+    /// How many claims are ahead of a sequence number, as far as the window goes.
+    pub fn ahead(&self, sequence: u64) -> u32 {
+        u32::try_from(self.entries.ahead(sequence)).unwrap_or(u32::MAX)
     }
 
     /// The lease that ends first.
@@ -139,7 +143,7 @@ impl<W: Clone> ClaimList<W> {
     }
 
     /// All claims in their order.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry<W>> {
+    pub fn entries(&self) -> impl Iterator<Item = &QueuedClaim<W>> {
         self.entries.iter()
     }
 
@@ -149,32 +153,32 @@ impl<W: Clone> ClaimList<W> {
         &mut self,
         step: &ListOperation<'_, W>,
         now: Moment,
-        tokens: &mut Tokens,
+        tokens: &mut TokenSequence,
     ) -> Result<AppliedOperation, ApplyError> {
-        while let Some((_, place)) = self.entries.earliest().filter(|(end, _)| *end <= now) {
-            self.remove_claim(place);
+        while let Some((_, sequence)) = self.entries.earliest().filter(|(end, _)| *end <= now) {
+            self.remove_claim(sequence);
         }
         self.promote(now)?;
         let answer = match step {
             ListOperation::Advance => OperationResult::Advanced,
             ListOperation::Acquire { claim, with, patience, given } => {
                 match self.entries.find(&claim.id) {
-                    Some(place) => self.acquire_again(place, claim, *patience, now),
+                    Some(sequence) => self.acquire_again(sequence, claim, *patience, now),
                     None => self.acquire(claim, with, *patience, *given, now, tokens)?,
                 }
             }
             ListOperation::Renew(claim) => {
-                self.on_claim(claim, |line, at| line.renew(at, claim, now))
+                self.on_claim(claim, |list, at| list.renew(at, claim, now))
             }
             ListOperation::Release(claim) => OperationResult::Released(self.release(&claim.id)),
             ListOperation::Shorten(claim, ttl) => {
-                self.on_claim(claim, |line, at| line.shorten(at, *ttl, now))
+                self.on_claim(claim, |list, at| list.shorten(at, *ttl, now))
             }
             ListOperation::Downgrade(claim) => {
-                self.on_claim(claim, |line, at| line.downgrade(at, claim, now))
+                self.on_claim(claim, |list, at| list.downgrade(at, claim, now))
             }
             ListOperation::Raise(claim, token) => match self.entries.find(&claim.id) {
-                Some(place) => self.raise(place, claim, *token, now, tokens)?,
+                Some(sequence) => self.raise(sequence, claim, *token, now, tokens)?,
                 None => OperationResult::NotFound,
             },
             ListOperation::Break(token, force) => {
@@ -189,10 +193,10 @@ impl<W: Clone> ClaimList<W> {
     fn on_claim(
         &mut self,
         claim: &Claim,
-        verb: impl FnOnce(&mut Self, u64) -> OperationResult,
+        apply: impl FnOnce(&mut Self, u64) -> OperationResult,
     ) -> OperationResult {
         match self.entries.find(&claim.id) {
-            Some(place) => verb(self, place),
+            Some(sequence) => apply(self, sequence),
             None => OperationResult::NotFound,
         }
     }
@@ -204,7 +208,7 @@ impl<W: Clone> ClaimList<W> {
         patience: Patience,
         given: Option<u32>,
         now: Moment,
-        tokens: &mut Tokens,
+        tokens: &mut TokenSequence,
     ) -> Result<OperationResult, ApplyError> {
         let mode = claim.mode;
         if self.entries.is_empty() {
@@ -218,11 +222,11 @@ impl<W: Clone> ClaimList<W> {
             return Ok(OperationResult::Busy);
         }
         let token = tokens.take()?;
-        let place = token.get();
+        let sequence = token.get();
         let ttl = if holds { claim.hold_ttl } else { claim.wait_ttl };
-        self.entries.push(Entry {
+        self.entries.push(QueuedClaim {
             id: claim.id,
-            place,
+            sequence,
             token,
             mode,
             hold_ttl: claim.hold_ttl,
@@ -234,33 +238,33 @@ impl<W: Clone> ClaimList<W> {
             broken: false,
             with: with.clone(),
         });
-        self.note(place, claim.id, ChangeKind::Queued);
+        self.note(sequence, claim.id, ChangeKind::Queued);
         if !holds {
-            return Ok(OperationResult::Waits(place));
+            return Ok(OperationResult::Waits(sequence));
         }
         self.weight += u64::from(mode.weight());
-        self.first_waiting = place + 1;
+        self.first_waiting = sequence + 1;
         Ok(OperationResult::Holds(grant(token, claim.hold_ttl)))
     }
 
     /// The answer to an acquire got lost, or a try follows a wait.
     fn acquire_again(
         &mut self,
-        place: u64,
+        sequence: u64,
         claim: &Claim,
         patience: Patience,
         now: Moment,
     ) -> OperationResult {
-        if patience == Patience::Try && place >= self.first_waiting {
-            self.remove_claim(place);
+        if patience == Patience::Try && sequence >= self.first_waiting {
+            self.remove_claim(sequence);
             return OperationResult::Busy;
         }
-        self.renew(place, claim, now)
+        self.renew(sequence, claim, now)
     }
 
     /// Never shortens.
-    fn renew(&mut self, place: u64, claim: &Claim, now: Moment) -> OperationResult {
-        let Some(entry) = self.entries.get_mut(place) else {
+    fn renew(&mut self, sequence: u64, claim: &Claim, now: Moment) -> OperationResult {
+        let Some(entry) = self.entries.get_mut(sequence) else {
             return OperationResult::NotFound;
         };
         if entry.broken {
@@ -270,15 +274,15 @@ impl<W: Clone> ClaimList<W> {
         entry.asked_at = entry.asked_at.max(now);
         let ttl = if entry.holds() { claim.hold_ttl } else { claim.wait_ttl };
         let expires = entry.expires.max(now.after(ttl));
-        self.set_expiry(place, expires);
-        self.result_of(place, ttl)
+        self.set_expiry(sequence, expires);
+        self.result_of(sequence, ttl)
     }
 
     /// Takes a claim out.
     fn release(&mut self, id: &ClaimId) -> Released {
         match self.entries.find(id) {
-            Some(place) => {
-                self.remove_claim(place);
+            Some(sequence) => {
+                self.remove_claim(sequence);
                 Released::Removed
             }
             None if self.entries.is_empty() => Released::NoSuchLock,
@@ -287,28 +291,28 @@ impl<W: Clone> ClaimList<W> {
     }
 
     /// Ends the lease of a holder `ttl` from now.
-    fn shorten(&mut self, place: u64, ttl: Duration, now: Moment) -> OperationResult {
-        match self.entries.get(place) {
+    fn shorten(&mut self, sequence: u64, ttl: Duration, now: Moment) -> OperationResult {
+        match self.entries.get(sequence) {
             Some(entry) if entry.broken => return OperationResult::Broken,
-            Some(entry) if entry.holds() => self.set_expiry(place, now.after(ttl)),
+            Some(entry) if entry.holds() => self.set_expiry(sequence, now.after(ttl)),
             _ => {}
         }
-        self.result_of(place, ttl)
+        self.result_of(sequence, ttl)
     }
 
     /// Makes a holder that is alone one of those who share, and renews it. One that waits is only
     /// renewed.
-    fn downgrade(&mut self, place: u64, claim: &Claim, now: Moment) -> OperationResult {
-        let answer = self.renew(place, claim, now);
+    fn downgrade(&mut self, sequence: u64, claim: &Claim, now: Moment) -> OperationResult {
+        let answer = self.renew(sequence, claim, now);
         if let OperationResult::Holds(_) = answer
-            && let Some(entry) = self.entries.get_mut(place)
+            && let Some(entry) = self.entries.get_mut(sequence)
             && entry.mode == Mode::Exclusive
         {
             entry.mode = Mode::Shared;
             let id = entry.id;
             self.weight -= u64::from(Mode::Exclusive.weight());
             self.weight += u64::from(Mode::Shared.weight());
-            self.note(place, id, ChangeKind::Changed);
+            self.note(sequence, id, ChangeKind::Changed);
         }
         answer
     }
@@ -316,55 +320,55 @@ impl<W: Clone> ClaimList<W> {
     /// Gives a claim at least this token, and those who wait behind it greater ones.
     fn raise(
         &mut self,
-        place: u64,
+        sequence: u64,
         claim: &Claim,
         token: Token,
         now: Moment,
-        tokens: &mut Tokens,
+        tokens: &mut TokenSequence,
     ) -> Result<OperationResult, ApplyError> {
-        let raises = self.entries.get(place).is_some_and(|e| !e.broken && e.token < token);
+        let raises = self.entries.get(sequence).is_some_and(|e| !e.broken && e.token < token);
         if !raises {
-            return Ok(self.renew(place, claim, now));
+            return Ok(self.renew(sequence, claim, now));
         }
         if self.known_to.is_some() {
             return Err(ApplyError::NeedMore);
         }
-        let behind = |e: &&Entry<W>| e.place > place && !e.holds() && e.token <= token;
+        let behind = |e: &&QueuedClaim<W>| e.sequence > sequence && !e.holds() && e.token <= token;
         let behind: Vec<u64> = match self.first_waiter()? {
-            Some(_) => self.entries.iter().filter(behind).map(|e| e.place).collect(),
+            Some(_) => self.entries.iter().filter(behind).map(|e| e.sequence).collect(),
             None => Vec::new(),
         };
         tokens.go_beyond(token, behind.len())?;
         self.raised = true;
-        self.renew(place, claim, now);
-        self.set_token(place, token);
+        self.renew(sequence, claim, now);
+        self.set_token(sequence, token);
         for waiting in behind {
             let later = tokens.take()?;
             self.set_token(waiting, later);
         }
-        Ok(self.result_of(place, claim.hold_ttl))
+        Ok(self.result_of(sequence, claim.hold_ttl))
     }
 
     /// Marks or takes out the claims with this token: one at most, unless tokens were raised to the
     /// same.
     fn break_claims(&mut self, token: Token, force: BreakMode, now: Moment) -> Vec<BrokenClaim> {
-        let places: Vec<u64> = match self.raised {
-            false => self.entries.get(token.get()).map(|e| e.place).into_iter().collect(),
-            true => self.entries.iter().filter(|e| e.token == token).map(|e| e.place).collect(),
+        let sequences: Vec<u64> = match self.raised {
+            false => self.entries.get(token.get()).map(|e| e.sequence).into_iter().collect(),
+            true => self.entries.iter().filter(|e| e.token == token).map(|e| e.sequence).collect(),
         };
         let mut broke = Vec::new();
-        for place in places {
-            let Some(entry) = self.entries.get_mut(place) else {
+        for sequence in sequences {
+            let Some(entry) = self.entries.get_mut(sequence) else {
                 continue;
             };
             let ttl = entry.hold_ttl.max(entry.wait_ttl);
             let id = entry.id;
             broke.push(BrokenClaim { id, until: entry.expires.max(now.after(ttl)) });
             match force {
-                BreakMode::Forced => self.remove_claim(place),
+                BreakMode::Forced => self.remove_claim(sequence),
                 BreakMode::Graceful => {
                     entry.broken = true;
-                    self.note(place, id, ChangeKind::Broken);
+                    self.note(sequence, id, ChangeKind::Broken);
                 }
             }
         }
@@ -382,17 +386,17 @@ impl<W: Clone> ClaimList<W> {
         OperationResult::Limit(limit)
     }
 
-    fn remove_claim(&mut self, place: u64) {
-        let Some(entry) = self.entries.remove(place) else {
+    fn remove_claim(&mut self, sequence: u64) {
+        let Some(entry) = self.entries.remove(sequence) else {
             return;
         };
         if entry.holds() {
             self.weight -= u64::from(entry.mode.weight());
         }
         if self.known_to.is_some() {
-            self.removed.push(place);
+            self.removed.push(sequence);
         }
-        self.note(place, entry.id, ChangeKind::Removed);
+        self.note(sequence, entry.id, ChangeKind::Removed);
     }
 
     /// Lets those who wait begin to hold, from the front, as far as the weights admit.
@@ -400,28 +404,28 @@ impl<W: Clone> ClaimList<W> {
         while let Some(next) = self.first_waiter()?
             && self.fits(self.weight, next.mode)
         {
-            let (place, id) = (next.place, next.id);
+            let (sequence, id) = (next.sequence, next.id);
             // One that was broken while it waited gets no new lease.
             let expires = match next.broken {
                 true => next.expires,
                 false => next.expires.max(now.max(next.asked_at).after(next.hold_ttl)),
             };
             self.weight += u64::from(next.mode.weight());
-            self.first_waiting = place + 1;
-            self.entries.set_expiry(place, expires);
-            if let Some(entry) = self.entries.get_mut(place) {
+            self.first_waiting = sequence + 1;
+            self.entries.set_expiry(sequence, expires);
+            if let Some(entry) = self.entries.get_mut(sequence) {
                 entry.held_since = Some(now);
             }
-            self.note(place, id, ChangeKind::Promoted);
+            self.note(sequence, id, ChangeKind::Promoted);
         }
         Ok(())
     }
 
     /// The first claim that waits.
-    fn first_waiter(&self) -> Result<Option<&Entry<W>>, ApplyError> {
+    fn first_waiter(&self) -> Result<Option<&QueuedClaim<W>>, ApplyError> {
         let first = self.entries.first_from(self.first_waiting);
         match self.known_to {
-            Some(end) if first.is_none_or(|e| e.place > end) => Err(ApplyError::NeedMore),
+            Some(end) if first.is_none_or(|e| e.sequence > end) => Err(ApplyError::NeedMore),
             _ => Ok(first),
         }
     }
@@ -432,32 +436,32 @@ impl<W: Clone> ClaimList<W> {
         ahead + u64::from(mode.weight()) <= u64::from(self.capacity)
     }
 
-    fn result_of(&self, place: u64, ttl: Duration) -> OperationResult {
-        match self.entries.get(place) {
+    fn result_of(&self, sequence: u64, ttl: Duration) -> OperationResult {
+        match self.entries.get(sequence) {
             Some(entry) if entry.holds() => OperationResult::Holds(grant(entry.token, ttl)),
-            Some(_) => OperationResult::Waits(place),
+            Some(_) => OperationResult::Waits(sequence),
             None => OperationResult::NotFound,
         }
     }
 
-    fn set_expiry(&mut self, place: u64, expires: Moment) {
-        self.entries.set_expiry(place, expires);
-        if let Some(entry) = self.entries.get(place) {
+    fn set_expiry(&mut self, sequence: u64, expires: Moment) {
+        self.entries.set_expiry(sequence, expires);
+        if let Some(entry) = self.entries.get(sequence) {
             let id = entry.id;
-            self.note(place, id, ChangeKind::Renewed);
+            self.note(sequence, id, ChangeKind::Renewed);
         }
     }
 
-    fn set_token(&mut self, place: u64, token: Token) {
-        if let Some(entry) = self.entries.get_mut(place) {
+    fn set_token(&mut self, sequence: u64, token: Token) {
+        if let Some(entry) = self.entries.get_mut(sequence) {
             entry.token = token;
             let id = entry.id;
-            self.note(place, id, ChangeKind::Changed);
+            self.note(sequence, id, ChangeKind::Changed);
         }
     }
 
-    fn note(&mut self, place: u64, id: ClaimId, kind: ChangeKind) {
-        self.changes.push(Change { place, id, kind });
+    fn note(&mut self, sequence: u64, id: ClaimId, kind: ChangeKind) {
+        self.changes.push(Change { sequence, id, kind });
     }
 }
 

@@ -1,5 +1,5 @@
 //! The clock on which deadlines are read, behind a trait so that tests can move it. Which deadline
-//! follows from which answer stands in `deadline.rs`.
+//! follows from which answer is in `deadline.rs`.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -171,9 +171,9 @@ impl Clock for TokioClock {
 /// assert_eq!(nap(Duration::from_secs(30)), Duration::from_secs(27));
 /// assert_eq!(nap(Duration::from_millis(10)), Duration::from_millis(10));
 /// ```
-pub fn nap(left: Duration) -> Duration {
+pub fn nap(remaining: Duration) -> Duration {
     const LAST: Duration = Duration::from_millis(10);
-    if left <= LAST { left } else { left - left / 10 }
+    if remaining <= LAST { remaining } else { remaining - remaining / 10 }
 }
 
 /// Returns when `clock` has reached `moment`.
@@ -190,11 +190,11 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Moment) {
         return std::future::pending().await;
     }
     loop {
-        let left = moment.since(clock.now());
-        if left.is_zero() {
+        let remaining = moment.since(clock.now());
+        if remaining.is_zero() {
             return;
         }
-        tokio::time::sleep(nap(left).min(LONGEST_NAP)).await;
+        tokio::time::sleep(nap(remaining).min(LONGEST_NAP)).await;
     }
 }
 

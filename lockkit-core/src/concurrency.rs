@@ -10,14 +10,14 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns a value once `look` finds it: looks at once, and after each notification of all waiters.
-pub(crate) async fn once_there<T>(bell: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn once_there<T>(changed: &Notify, mut find: impl FnMut() -> Option<T>) -> T {
     loop {
         // Listening begins before looking, so that nothing falls in between.
-        let mut rung = std::pin::pin!(bell.notified());
-        rung.as_mut().enable();
-        if let Some(there) = look() {
+        let mut notified = std::pin::pin!(changed.notified());
+        notified.as_mut().enable();
+        if let Some(there) = find() {
             return there;
         }
-        rung.await;
+        notified.await;
     }
 }

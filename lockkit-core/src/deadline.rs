@@ -90,9 +90,9 @@ pub(crate) fn renewal_due(sent: Moment, ttl: Duration) -> Moment {
 
 /// How long a renewal may take before it counts as failed, when the nearest deadline among its
 /// claims is `left` away: short enough for another try, long enough for a slow server.
-pub(crate) fn renewal_limit(left: Duration) -> Duration {
+pub(crate) fn renewal_limit(remaining: Duration) -> Duration {
     // With 100 ms at least, ttls below 250 ms had no second try.
-    (left / 2).min(Duration::from_secs(5))
+    (remaining / 2).min(Duration::from_secs(5))
 }
 
 /// How long to wait after the `failures`-th failure in a row (1 is the first): from 25 ms, doubled
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_renewal_that_fails_leaves_time_for_another() {
-        for left in [1, 30, 55, 100, 199, 200, 5_000].map(Duration::from_millis) {
-            assert_eq!(renewal_limit(left), left / 2);
+        for remaining in [1, 30, 55, 100, 199, 200, 5_000].map(Duration::from_millis) {
+            assert_eq!(renewal_limit(remaining), remaining / 2);
         }
         assert_eq!(renewal_limit(Duration::from_secs(60)), Duration::from_secs(5));
     }

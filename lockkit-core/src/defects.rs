@@ -96,10 +96,12 @@ impl KnownDefects {
 
     fn of(&self, version: ServerVersion) -> impl Iterator<Item = Finding> {
         let has = move |defect: &&KnownDefect| (defect.since..defect.fixed).contains(&version);
-        self.defects.iter().filter(has).map(move |KnownDefect { what, link, .. }| Finding {
-            severity: self.severity,
-            what: format!("Of {} {version} it is known that {what}.", self.server),
-            advice: format!("{}: {link}", self.upgrade),
+        self.defects.iter().filter(has).map(move |KnownDefect { what, link, .. }| {
+            Finding::new(
+                self.severity,
+                format!("Of {} {version} it is known that {what}.", self.server),
+                format!("{}: {link}", self.upgrade),
+            )
         })
     }
 }

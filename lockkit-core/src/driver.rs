@@ -10,7 +10,7 @@
 //!    that puts it into the list. The number never repeats and never goes back for one key: not
 //!    after a release, an expiry, a clean-up of the key, a restart.
 //! 2. **The backend's clock decides** when a lease ends. A claim is live for `wait_ttl` after it
-//!    was put in line or last renewed while it waits, and for `hold_ttl` from the moment it begins
+//!    was queued or last renewed while it waits, and for `hold_ttl` from the moment it begins
 //!    to hold. The backend picks by the claim's state.
 //! 3. **Renewing never shortens**: `expiry = max(old, now + ttl)`.
 //! 4. **An operation that finds a claim expired removes it in the same atomic step**, so that
@@ -35,17 +35,18 @@ use async_trait::async_trait;
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, SteadyClock};
 use crate::promises::Promises;
-use crate::state::{Health, ListRequest, Listed, LockState, Page};
+use crate::state::{Health, ListPage, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
-    Acquisition, Anchored, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released,
-    Renewal, SetLimit,
+    Acquisition, Anchored, Attempted, ClaimEnd, Grant, LeaseStart, Patience, Released, Renewal,
+    SetLimit,
 };
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
 pub use crate::batcher::Batcher;
+pub use crate::break_record::BreakMode;
 pub use crate::capabilities::BatchLimits;
 pub use crate::claim::ClaimId;
 pub use crate::claim_data::ClaimData;
@@ -54,12 +55,12 @@ pub use crate::concurrency::locked;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
-pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
+pub use crate::evidence::{Evidence, Renewed, ServerChanges, ServerHistory, ServerRun};
 pub use crate::observe::wake_ups_refused;
 pub use crate::recent::Recent;
 pub use crate::registers::{
-    Entry, Found, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Write, WriteId,
-    WriteResult,
+    FoundRegister, MAX_REGISTER_BYTES, Precondition, RegisterEntry, RegisterKey, Registers, Write,
+    WriteId, WriteResult,
 };
 pub use crate::server_url::{Pem, PemFiles, ServerUrl};
 pub use crate::state::Version;
@@ -160,19 +161,20 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         patience: Patience,
     ) -> Result<Attempted<Acquisition>, Error> {
         let acquire = Acquire { claim: claim.clone(), patience };
-        let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await?;
+        let batch = Batch { releases: &[], acquires: &[acquire] };
+        let outcome = self.submit(batch).await.map_err(|failed| failed.error)?;
         let result = outcome.acquired.into_iter().next().ok_or_else(|| self.no_reply())?;
-        Ok(result?)
+        result.map_err(|failed| failed.error)
     }
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
     /// time for a claim, and renews the claim meanwhile.
     ///
-    /// Ends with [`Error::Lost`] when the driver notices that the claim is in line no more. It
+    /// Ends with [`Error::Lost`] when the driver notices that the claim is no longer in the queue. It
     /// need not notice by itself: core sees it at the next renewal.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the claim in line; [`release`](Self::release) takes it out, and a later
+    /// Dropping it leaves the claim in the queue; [`release`](Self::release) removes it, and a later
     /// call waits for it again.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error>;
 
@@ -218,7 +220,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// [`Released::Removed`].
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let batch = Batch { releases: std::slice::from_ref(claim), acquires: &[] };
-        match self.submit(batch).await?.released.into_iter().next() {
+        let outcome = self.submit(batch).await.map_err(|failed| failed.error)?;
+        match outcome.released.into_iter().next() {
             Some(Ok(Attempted { ambiguous: 1.., .. })) => Ok(Released::Removed),
             Some(Ok(Attempted { result, .. })) => Ok(result),
             Some(Err(error)) => Err(error.error),
@@ -282,21 +285,21 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         let _ = (after, limit);
         Err(self.unsupported("listing namespaces"))
     }
 
-    /// Returns a state of the list that differs from `seen` by who stands in it or by who holds.
+    /// Returns a state of the queue that differs from `before` in its claims or in which of them hold.
     ///
-    /// By default looks again every 200 ms; a backend that can push does better.
+    /// By default it polls every 200 ms; a backend that can push does better.
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    async fn changed(&self, key: &Key, before: &LockState) -> Result<LockState, Error> {
         loop {
             let now = self.inspect(key).await?;
-            if !now.same_queue(seen) {
+            if !now.same_queue(before) {
                 return Ok(now);
             }
             tokio::time::sleep(Duration::from_millis(200)).await;

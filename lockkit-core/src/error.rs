@@ -5,12 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::answers::BreakMode;
-use crate::clock::unix_ms;
-use crate::writes::ReadOnly;
-use crate::{ClientIdentity, Token};
+use crate::break_record::BreakRecord;
+use crate::token::{InvalidToken, Token};
 
 /// The result of lockkit's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -37,7 +33,7 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// let guard = locks.mutex("invoice/42").lock().await?;
 /// match guard.token() {
 ///     Ok(token) => println!("write with {token}"),
-///     Err(Error::Lost { reason }) => println!("leave the invoice alone: {reason}"),
+///     Err(Error::Lost { reason, .. }) => println!("leave the invoice alone: {reason}"),
 ///     Err(error) => return Err(error),
 /// }
 /// # Ok(()) }
@@ -48,6 +44,7 @@ pub enum Error {
     /// The lock was held, or waited for, and is not any more. What it protected must be left
     /// alone.
     #[error("the lock was lost: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// Why.
         reason: LossReason,
@@ -57,6 +54,7 @@ pub enum Error {
         "the semaphore {name:?} is in use with a limit of {in_use}, not {asked}: use the same \
          limit everywhere, or wait until it is unused"
     )]
+    #[non_exhaustive]
     LimitMismatch {
         /// The semaphore.
         name: String,
@@ -69,6 +67,7 @@ pub enum Error {
     #[error(
         "the latch {name:?} counts down from {in_use}, not {asked}: use the same count everywhere"
     )]
+    #[non_exhaustive]
     CountMismatch {
         /// The latch.
         name: String,
@@ -79,12 +78,14 @@ pub enum Error {
     },
     /// A latch is open, and a participant counted down that was not among those that opened it.
     #[error("the latch {name:?} is open: there is nothing left to count down")]
+    #[non_exhaustive]
     BelowZero {
         /// The latch.
         name: String,
     },
     /// A name, namespace or note that cannot be one. Nothing was sent.
     #[error("{name:?} cannot be used: {reason}")]
+    #[non_exhaustive]
     InvalidName {
         /// The beginning of what was given.
         name: String,
@@ -93,6 +94,7 @@ pub enum Error {
     },
     /// This backend cannot do this; its `Capabilities` say so.
     #[error("{backend} does not support {operation}")]
+    #[non_exhaustive]
     Unsupported {
         /// What was asked for.
         operation: &'static str,
@@ -104,6 +106,7 @@ pub enum Error {
     Config(String),
     /// The same owner asked for what it would wait for until it let go itself.
     #[error("{name:?} is held for reading by this owner, which would wait for itself to write")]
+    #[non_exhaustive]
     WouldDeadlock {
         /// The lock.
         name: String,
@@ -111,6 +114,7 @@ pub enum Error {
     /// A register was not as expected: another client wrote. Nothing was stored, unless
     /// `maybe_applied`.
     #[error("the register {name:?} was changed by somebody else: load it again{}", doubt(*.maybe_applied))]
+    #[non_exhaustive]
     Conflict {
         /// The register.
         name: String,
@@ -124,6 +128,7 @@ pub enum Error {
         "the register {name:?} has been written with token {highest}: token {token} is stale{}",
         doubt(*.maybe_applied)
     )]
+    #[non_exhaustive]
     Stale {
         /// The register.
         name: String,
@@ -140,6 +145,7 @@ pub enum Error {
     /// The message includes that of the cause, so [`source`](std::error::Error::source) does not
     /// return the cause again: a printed chain of errors says everything once.
     #[error("{backend}: {cause}")]
+    #[non_exhaustive]
     Backend {
         /// The backend.
         backend: &'static str,
@@ -212,6 +218,12 @@ impl From<Error> for std::io::Error {
     }
 }
 
+impl From<InvalidToken> for Error {
+    fn from(error: InvalidToken) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
 fn doubt(maybe_applied: bool) -> &'static str {
     match maybe_applied {
         true => " (an answer was lost: this write may have been applied before that)",
@@ -220,6 +232,21 @@ fn doubt(maybe_applied: bool) -> &'static str {
 }
 
 impl Error {
+    /// The lock was lost, for this reason.
+    pub fn lost(reason: LossReason) -> Self {
+        Self::Lost { reason }
+    }
+
+    /// This backend cannot do this.
+    pub fn unsupported(operation: &'static str, backend: &'static str) -> Self {
+        Self::Unsupported { operation, backend }
+    }
+
+    /// A semaphore is in use with another limit than the one that was asked for.
+    pub fn limit_mismatch(name: impl Into<String>, in_use: u32, asked: u32) -> Self {
+        Self::LimitMismatch { name: name.into(), in_use, asked }
+    }
+
     /// A failure that may pass: a cut connection, a timeout, a server that starts up.
     pub fn retryable(
         backend: &'static str,
@@ -250,10 +277,10 @@ impl Error {
     /// let error = Error::retryable("redis", "connection refused").at("redis://a:6379");
     /// assert_eq!(error.to_string(), "redis: redis://a:6379: connection refused");
     /// ```
-    pub fn at(self, place: &str) -> Self {
+    pub fn at(self, part: &str) -> Self {
         match self {
             Self::Backend { backend, cause, retryable } => {
-                let text = format!("{place}: {cause}");
+                let text = format!("{part}: {cause}");
                 let cause: Box<dyn std::error::Error + Send + Sync> = match cause.is::<ReadOnly>() {
                     true => ReadOnly(text).into(),
                     false => text.into(),
@@ -267,6 +294,21 @@ impl Error {
     /// Whether trying again may help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Backend { retryable: true, .. })
+    }
+
+    /// Whether a server takes no writes: a standby before its promotion, or a login with a read-only
+    /// role. It is [retryable](Self::is_retryable) once the driver has written there; at first contact it
+    /// stays. An acquire with a time limit waits in either case.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Backend { cause, .. } if cause.is::<ReadOnly>())
+    }
+
+    /// The same, as one that may pass, or stays.
+    pub(crate) fn with_retryable(self, retryable: bool) -> Self {
+        match self {
+            Self::Backend { backend, cause, .. } => Self::Backend { backend, cause, retryable },
+            other => other,
+        }
     }
 
     /// One word for what this is, as `error.type` of OpenTelemetry's conventions.
@@ -297,6 +339,12 @@ impl Error {
         }
     }
 }
+
+/// Why a server takes no writes: the cause of an [`Error::Backend`], by which
+/// [`Error::is_read_only`] knows it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ReadOnly(pub(crate) String);
 
 /// Why a claim ended without having been released.
 ///
@@ -396,74 +444,6 @@ impl fmt::Display for LossReason {
             }
             Self::ShutDown => f.write_str("its manager was shut down"),
             Self::Forked => f.write_str("it is the parent's of this forked process"),
-        }
-    }
-}
-
-/// Who broke a lock, when and why.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::Space;
-/// use lockkit_core::driver::BreakMode;
-///
-/// let guard = locks.mutex("nightly").lock().await?;
-/// let (token, why) = (guard.token()?, Some("deploy"));
-/// locks.break_lock(Space::Lock, "nightly", token, BreakMode::Graceful, why).await?;
-/// let state = locks.inspect(Space::Lock, "nightly").await?;
-/// let record = state.last_break.expect("it was broken");
-/// assert_eq!(record.reason.as_deref(), Some("deploy"));
-/// assert!(!record.forced);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BreakRecord {
-    /// Who did it.
-    pub by: ClientIdentity,
-    /// When, in milliseconds since 1970 by the breaker's clock: for people, not for decisions.
-    pub at_unix_ms: u64,
-    /// Why, in the breaker's words.
-    pub reason: Option<String>,
-    /// Whether it was by force.
-    pub forced: bool,
-}
-
-impl BreakRecord {
-    /// The record of a break now.
-    pub fn new(by: ClientIdentity, mode: BreakMode, reason: Option<String>) -> Self {
-        let forced = mode == BreakMode::Forced;
-        Self { by, at_unix_ms: unix_ms(), reason, forced }
-    }
-
-    /// Its JSON, in which drivers store it.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data becomes JSON")
-    }
-
-    /// Reads what [`to_json`](Self::to_json) wrote; `None` for what is not such a text.
-    pub fn from_json(json: impl AsRef<[u8]>) -> Option<Self> {
-        serde_json::from_slice(json.as_ref()).ok()
-    }
-
-    /// Refuses texts that people could not read in a line. For programs that break for others; a
-    /// manager has checked its own.
-    pub fn check(&self) -> Result<(), Error> {
-        crate::name::check_holder(&self.by.host)?;
-        crate::name::check_holder(&self.by.program)?;
-        self.reason.as_deref().map_or(Ok(()), crate::name::check_note)
-    }
-}
-
-impl fmt::Display for BreakRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "by {}", self.by)?;
-        if self.forced {
-            f.write_str(" by force")?;
-        }
-        match &self.reason {
-            Some(reason) => write!(f, ": {reason}"),
-            None => Ok(()),
         }
     }
 }

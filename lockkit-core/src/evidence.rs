@@ -151,7 +151,7 @@ impl From<Renewal> for Renewed {
 /// assert_eq!(judged.doubt(Some("one")), Some(LossReason::ServerChanged));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Servers {
+pub struct ServerHistory {
     clocks: Vec<ServerClock>,
     positions: Vec<Position>,
 }
@@ -179,22 +179,22 @@ struct Position {
 
 /// What the answers to one request say of servers. Empty where nothing has changed.
 #[derive(Clone, Debug, Default)]
-pub struct Judgement {
+pub struct ServerChanges {
     /// Runs that are gone.
-    gone: Vec<Arc<str>>,
+    ended: Vec<Arc<str>>,
     /// Runs whose clock jumped.
     jumped: Vec<Arc<str>>,
 }
 
-impl Judgement {
+impl ServerChanges {
     /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
-        self.gone.is_empty() && self.jumped.is_empty()
+        self.ended.is_empty() && self.jumped.is_empty()
     }
 
     /// The runs that are gone: others answer in their place, or their data went back.
-    pub fn gone(&self) -> &[Arc<str>] {
-        &self.gone
+    pub fn ended(&self) -> &[Arc<str>] {
+        &self.ended
     }
 
     /// Why a claim is in doubt whose last answer came from this run, if it is. (`None`: it is not
@@ -204,14 +204,14 @@ impl Judgement {
             Some(run) => runs.iter().any(|it| **it == *run),
             None => !runs.is_empty(),
         };
-        match among(&self.gone) {
+        match among(&self.ended) {
             true => Some(LossReason::ServerChanged),
             false => among(&self.jumped).then_some(LossReason::ClockJump),
         }
     }
 }
 
-impl Servers {
+impl ServerHistory {
     /// Takes the evidence of the answers to a request that was sent and answered at these moments, each
     /// with the run that answered for its claim before.
     pub fn hear<'a>(
@@ -220,26 +220,27 @@ impl Servers {
         sent: Moment,
         received: Moment,
         margin: Margin,
-    ) -> Judgement {
-        let (mut left, mut heard): (Vec<&str>, Vec<&Arc<str>>) = Default::default();
-        let mut judged = Judgement::default();
+    ) -> ServerChanges {
+        let (mut replaced, mut answered): (Vec<&str>, Vec<&Arc<str>>) = Default::default();
+        let mut judged = ServerChanges::default();
         for (before, evidence) in answers {
             let run = &evidence.run;
-            left.extend(before.filter(|before| **before != **run && !left.contains(before)));
+            replaced
+                .extend(before.filter(|before| **before != **run && !replaced.contains(before)));
             if evidence.position.is_some_and(|it| self.went_back(run, it, sent, received)) {
-                judged.gone.push(run.clone());
+                judged.ended.push(run.clone());
             }
             let reading = evidence.time.map(|time| Reading { time, sent, received });
             if reading.is_some_and(|reading| self.jumped(evidence, reading, margin)) {
                 judged.jumped.push(run.clone());
             }
-            if !heard.contains(&run) {
-                heard.push(run);
+            if !answered.contains(&run) {
+                answered.push(run);
             }
         }
         // One that still answers has only handed claims over to another one.
-        left.retain(|left| heard.iter().all(|heard| ***heard != **left));
-        judged.gone.extend(left.into_iter().map(Arc::from));
+        replaced.retain(|replaced| answered.iter().all(|answered| ***answered != **replaced));
+        judged.ended.extend(replaced.into_iter().map(Arc::from));
         judged
     }
 

@@ -10,11 +10,11 @@ use crate::clock::{Moment, sleep_until};
 use crate::deadline::{backoff, renewal_limit};
 use crate::driver::Renewal;
 use crate::error::in_time;
-use crate::record::{NEVER, Record};
+use crate::record::{ClaimRecord, NEVER};
 use crate::shared::Core;
 use crate::{Error, LossReason};
 
-/// Renews a claim that holds and has no guard, and is renewed by nobody else, until a renewal
+/// Renews a claim that holds and has no guard, and is renewed by this alone, until a renewal
 /// succeeds; `false` when the claim has ended, or its lease has, before one did.
 ///
 /// A renewal that gets no answer does not delay the next. None leaves after the deadline, but one that
@@ -23,15 +23,15 @@ use crate::{Error, LossReason};
 ///
 /// # Cancel safety
 /// Dropping it leaves the claim to its lease; it may have been renewed.
-pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, Error> {
+pub(crate) async fn renewed(core: &Core, record: &Arc<ClaimRecord>) -> Result<bool, Error> {
     let (claim, clock) = (record.claim(), core.clock());
     let mut in_flight = FuturesUnordered::new();
     let (mut next, mut failures) = (clock.now(), 0);
     loop {
         core.check_open()?;
         let sent = clock.now();
-        let left = record.remaining();
-        if left.is_zero() {
+        let remaining = record.remaining();
+        if remaining.is_zero() {
             next = NEVER;
             if in_flight.is_empty() {
                 return Ok(false);
@@ -40,9 +40,9 @@ pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, E
             let ask = core.driver().renew_single(&claim);
             let ask = in_time(core.backend(), record.trusted(), ask);
             in_flight.push(ask.map(move |answer| (answer, sent)));
-            next = sent.after(renewal_limit(left));
+            next = sent.after(renewal_limit(remaining));
         }
-        let wakes = if left.is_zero() { NEVER } else { next.min(sent.after(left)) };
+        let wakes = if remaining.is_zero() { NEVER } else { next.min(sent.after(remaining)) };
         let answer = tokio::select! {
             biased;
             Some(answer) = in_flight.next() => Some(answer),
@@ -71,7 +71,7 @@ pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, E
     }
 }
 
-fn is_saved(answer: &Renewal, record: &Record) -> bool {
+fn is_saved(answer: &Renewal, record: &ClaimRecord) -> bool {
     matches!(answer, Renewal::Holds(_)) && !record.remaining().is_zero()
 }
 

@@ -14,13 +14,10 @@ use crate::clock::sleep_until;
 use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
 use crate::held_lock::HeldLock;
-use crate::observe::Labels;
-use crate::record::{How, Left, Record};
+use crate::record::ClaimRecord;
 use crate::shared::Core;
 use crate::ticket::Ticket;
-use crate::{
-    Claim, Error, FromLock, Lifetime, LockManager, LossReason, Mode, fresh, observe, renewer,
-};
+use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
 
 mod ending;
 
@@ -48,27 +45,34 @@ mod ending;
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
-    holding: Arc<Holding>,
+    holding: Arc<HeldClaim>,
 }
 
 /// What the guards of one claim share; there are several only where an owner re-entered.
-pub(crate) struct Holding {
+pub(crate) struct HeldClaim {
     core: Arc<Core>,
     lease: HeldLock,
     /// Whether dropping this gives the lock back.
-    armed: AtomicBool,
+    releases_on_drop: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
     entrance: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, record: Arc<Record>) -> Self {
+    pub(crate) fn new(core: Arc<Core>, record: Arc<ClaimRecord>) -> Self {
         let lease = HeldLock::new(record, core.registry.clone());
-        let armed = AtomicBool::new(true);
-        Self { holding: Arc::new(Holding { core, lease, armed, entrance: Default::default() }) }
+        let releases_on_drop = AtomicBool::new(true);
+        Self {
+            holding: Arc::new(HeldClaim {
+                core,
+                lease,
+                releases_on_drop,
+                entrance: Default::default(),
+            }),
+        }
     }
 
-    pub(crate) fn again(holding: Arc<Holding>) -> Self {
+    pub(crate) fn again(holding: Arc<HeldClaim>) -> Self {
         Self { holding }
     }
 
@@ -82,7 +86,7 @@ impl Guard {
         self.holding.core.registry.batcher.expect_several();
     }
 
-    pub(crate) fn holding(&self) -> &Arc<Holding> {
+    pub(crate) fn holding(&self) -> &Arc<HeldClaim> {
         &self.holding
     }
 
@@ -130,7 +134,7 @@ impl Guard {
             let message = "a lock that its owner has entered more than once cannot be detached";
             return Err(Error::config(message));
         };
-        holding.armed.store(false, Ordering::Relaxed);
+        holding.releases_on_drop.store(false, Ordering::Relaxed);
         holding.core.registry.remove(claim.id, &holding.lease.record);
         holding.lease.record.give_back();
         Ok(Ticket::new(&claim, token))
@@ -167,7 +171,7 @@ impl Guard {
         Fut: Future<Output = Result<T, E>>,
     {
         let lease = self.lease();
-        let span = observe::hold_span(&lease);
+        let span = observe::hold_span(lease.record.labels, lease.name(), lease.token().ok());
         let result = tokio::select! {
             biased;
             reason = lease.lost() => {
@@ -202,7 +206,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-impl Holding {
+impl HeldClaim {
     pub(crate) fn lease(&self) -> &HeldLock {
         &self.lease
     }
@@ -232,7 +236,7 @@ impl Holding {
         let mut given = record.give_back();
         if let Some(reason) = given.lost.clone().filter(|_| record.has_lock_delay()) {
             // Whatever is left of the lease keeps the name closed.
-            self.armed.store(false, Ordering::Relaxed);
+            self.releases_on_drop.store(false, Ordering::Relaxed);
             registry.remove(given.claim.id, record);
             registry.release_after_loss(record, &given);
             return Err(Error::Lost { reason });
@@ -244,7 +248,7 @@ impl Holding {
         let answer = registry.give_back(claim).await;
         let (ambiguous, until) = record.ambiguous();
         let ghost_possible = ambiguous > 0 && registry.clock.now() < until;
-        self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
+        self.releases_on_drop.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
@@ -254,10 +258,10 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for HeldClaim {
     fn drop(&mut self) {
         // What is dropped in a fork is the parent's, and stays taken.
-        if !self.armed.load(Ordering::Relaxed) || self.core.registry.is_forked() {
+        if !self.releases_on_drop.load(Ordering::Relaxed) || self.core.registry.is_forked() {
             return;
         }
         let record = &self.lease.record;
@@ -278,7 +282,7 @@ impl Drop for Holding {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// let prices = locks.rwlock("prices");
 /// let writing = prices.write().await?;
-/// let reading = writing.downgrade().await?; // others read from now on, nobody writes
+/// let reading = writing.downgrade().await?; // others read from now on, no one writes
 /// assert!(prices.try_read().await?.is_some());
 /// assert!(prices.try_write().await?.is_none());
 /// reading.release().await?;
@@ -362,106 +366,5 @@ impl Deref for WriteGuard {
 
     fn deref(&self) -> &HeldLock {
         &self.guard
-    }
-}
-
-/// How often is asked again since the answer came later than the lease lasts.
-const TRIES: u32 = 3;
-
-impl LockManager {
-    /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
-    ///
-    /// [`Error::Lost`] when it has ended. [`Error::Config`] when this manager has resumed the ticket
-    /// already and its guard lives; another manager is not known, see [`Ticket`]. One round trip.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves the detached lock as it is.
-    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
-        let core = self.core();
-        core.check_open()?;
-        check_namespace(core, ticket)?;
-        let base = core.namespace_counter().await?;
-        renewer::ensure(&core.registry);
-        let claim = Arc::new(ticket.claim(core.settings.default_wait_ttl(), core.identity.clone()));
-        core.registry.note_ttls(&claim);
-        for _ in 0..TRIES {
-            if let Some(record) = renew(core, &claim, base).await? {
-                if let Err(error) = core.registry.insert(claim.id, &record) {
-                    record.give_back();
-                    return Err(error);
-                }
-                return Ok(Guard::new(core.clone(), record));
-            }
-        }
-        let what = "each answer came after the lease that it renewed was over";
-        Err(Error::retryable(core.backend(), what))
-    }
-
-    /// Releases a detached lock. A guard of this manager that resumed it is lost before that
-    /// ([`LossReason::Vanished`]). One round trip.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the lock was released; it can be asked for again.
-    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<Released, Error> {
-        let core = self.core();
-        core.check_open()?;
-        check_namespace(core, ticket)?;
-        let claim = ticket.claim(core.settings.default_wait_ttl(), core.identity.clone());
-        if let Some(record) = core.registry.take(claim.id) {
-            record.lose(LossReason::Vanished);
-        }
-        core.driver().release(&Arc::new(claim)).await
-    }
-}
-
-fn check_namespace(core: &Core, ticket: &Ticket) -> Result<(), Error> {
-    let (theirs, ours) = (ticket.namespace(), &core.namespace);
-    match theirs == ours {
-        true => Ok(()),
-        false => Err(Error::Config(format!(
-            "this ticket is for the namespace {theirs:?}, not {ours:?}: set it"
-        ))),
-    }
-}
-
-/// The claim as one that is held here; `None` when the answer came too late for that.
-async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<Record>>, Error> {
-    let sent = core.clock().now();
-    let grant = match core.driver().renew_single(claim).await? {
-        Renewal::Holds(grant) => grant,
-        Renewal::Ended(ended) => return Err(Error::Lost { reason: ended.into() }),
-        Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
-    };
-    let labels = Labels { backend: core.backend(), kind: "detached", class: None };
-    let how = How {
-        margin: core.margin(),
-        base,
-        renew: true,
-        max_hold: None,
-        at_least: None,
-        lock_delay: Duration::ZERO,
-        labels,
-    };
-    let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
-    let fresh = match record.grant(&grant, Some(sent)) {
-        Left::Enough => Ok(true),
-        Left::Little => fresh::renewed(core, &record).await,
-        Left::Nothing => Ok(false),
-    };
-    let ended = record.loss();
-    match fresh {
-        Ok(true) => {
-            record.hand_out();
-            Ok(Some(record))
-        }
-        fresh => {
-            let over = record.is_over();
-            record.give_back();
-            fresh?;
-            match ended.filter(|_| over) {
-                Some(reason) => Err(Error::Lost { reason }),
-                None => Ok(None),
-            }
-        }
     }
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use crate::driver::{Anchored, ClaimEnd, Renewal};
 use crate::error::no_answer;
-use crate::record::Record;
+use crate::record::ClaimRecord;
 use crate::registry::Registry;
 use crate::settings::check_ttl;
 use crate::{Claim, Error, LossReason, Mode, Name, Token};
@@ -31,13 +31,13 @@ use crate::{Claim, Error, LossReason, Mode, Name, Token};
 /// ```
 #[derive(Clone)]
 pub struct HeldLock {
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<ClaimRecord>,
     pub(crate) registry: Arc<Registry>,
     name: Name,
 }
 
 impl HeldLock {
-    pub(crate) fn new(record: Arc<Record>, registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(record: Arc<ClaimRecord>, registry: Arc<Registry>) -> Self {
         let name = record.claim().key.name.clone();
         Self { record, registry, name }
     }
@@ -164,7 +164,7 @@ impl HeldLock {
         self.token()?;
         match self.record.is_renewed() {
             true => self.renew().await?,
-            false => self.look().await?,
+            false => self.check().await?,
         }
         self.token()
     }
@@ -210,7 +210,7 @@ impl HeldLock {
     }
 
     /// Asks without renewing.
-    async fn look(&self) -> Result<(), Error> {
+    async fn check(&self) -> Result<(), Error> {
         let claim = self.record.claim();
         let (token, _) = self.record.granted().ok_or(Error::Released)?;
         let state = self.within(self.registry.driver.inspect(&claim.key)).await?;
@@ -335,6 +335,7 @@ pub trait Fence<Tx: Send, Driver> {
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Anchor {
     /// Where the backend keeps the claim: a key of etcd, the path of a node of ZooKeeper, the schema
     /// or the prefix of lockkit's tables.

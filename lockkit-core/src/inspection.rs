@@ -1,5 +1,5 @@
-//! What a manager shows: one lock, all locks, the changes of one, how the backend is. Looking
-//! disturbs nobody, so it is repeated after a failure that may pass.
+//! Inspection: one lock, all locks, the changes of one, the health of the backend. Reading changes
+//! nothing, so it is repeated after a retryable error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,11 @@ use futures_util::stream::Stream;
 
 use crate::name::is_reserved;
 use crate::promises::Promises;
-use crate::shared::{Core, WATCH, rebased};
-use crate::state::{Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState};
-use crate::{Error, LockManager, Namespace, Outage, Space};
+use crate::shared::{Core, WATCH, with_offset};
+use crate::state::{
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
+};
+use crate::{Error, LockAdmin, LockManager, Namespace, Outage, Space};
 
 /// How long a look is repeated that fails: a restart of a server is over by then.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,9 +39,11 @@ impl LockManager {
     pub fn outage(&self) -> Option<Outage> {
         self.core().registry.outages.current()
     }
+}
 
+impl LockAdmin {
     /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
-    /// a page at a time, for each as [`inspect`](Self::inspect) does.
+    /// a page at a time, for each as [`inspect`](LockManager::inspect) does.
     ///
     /// What is in use for the whole time is shown once; what comes or goes meanwhile may be shown
     /// or not.
@@ -55,7 +59,7 @@ impl LockManager {
                 let namespace = core.namespace.clone();
                 let request = ListRequest { namespace, space: None, prefix, after, limit: PAGE };
                 let Page { states, next } = core.driver().list(&request).await?;
-                Ok((states.into_iter().map(|state| rebased(state, base)).collect(), next))
+                Ok((states.into_iter().map(|state| with_offset(state, base)).collect(), next))
             }
         })
     }
@@ -65,7 +69,7 @@ impl LockManager {
     /// their names.
     ///
     /// What has a value for the whole time is shown once. Asks for pages of 200, for each as
-    /// [`inspect`](Self::inspect) does.
+    /// [`inspect`](LockManager::inspect) does.
     ///
     /// # Round trips
     /// One a page on SQLite, PostgreSQL, MySQL and a lock service. On Redis the first page scans all
@@ -88,7 +92,7 @@ impl LockManager {
                 let driver = core.driver();
                 let registers = driver.registers();
                 let registers = registers.ok_or_else(|| driver.unsupported("registers"))?;
-                let Listed { mut items, more } = registers.page(&request).await?;
+                let ListPage { mut items, more } = registers.page(&request).await?;
                 let last = items.last().filter(|_| more).map(|last| last.name.clone());
                 items.retain(|register| !is_reserved(&register.name));
                 Ok((items, last))
@@ -99,7 +103,7 @@ impl LockManager {
     /// The namespaces of this backend in which a lock is in use or a register has a value,
     /// whatever namespace this manager has. May also show some in which nothing is any more. A
     /// manager of each, over the same connections, is made with
-    /// [`with`](Self::with)`(manager.`[`driver`](Self::driver)`().clone(), settings.namespace(…))`.
+    /// [`with`](LockManager::with)`(manager.`[`driver`](LockManager::driver)`().clone(), settings.namespace(…))`.
     ///
     /// # Round trips
     /// One for each page of 200 on SQLite, PostgreSQL, MySQL, ZooKeeper and a lock service. Redis is
@@ -113,13 +117,15 @@ impl LockManager {
     /// [`Capabilities::namespaces`]: crate::Capabilities::namespaces
     pub fn namespaces(&self) -> impl Stream<Item = Result<Namespace, Error>> + Send + 'static {
         paged(self.core(), |core: Arc<Core>, after: Option<Namespace>| async move {
-            let Listed { items, more } = core.driver().namespaces(after.as_ref(), PAGE).await?;
+            let ListPage { items, more } = core.driver().namespaces(after.as_ref(), PAGE).await?;
             let last = items.last().filter(|_| more).cloned();
             Ok((items, last))
         })
     }
+}
 
-    /// The states of a lock: first as it is now, then whenever somebody comes, goes, begins to
+impl LockManager {
+    /// The states of a lock: first as it is now, then whenever a claim comes, goes, begins to
     /// hold, or is broken gracefully. States that passed quickly may be left out.
     ///
     /// The first is asked for as [`inspect`](Self::inspect) does. While the backend is out of reach
@@ -134,10 +140,10 @@ impl LockManager {
         async_stream::try_stream! {
             let key = key?;
             let base = core.repeat("namespace_counter", Some(PATIENCE), || core.namespace_counter()).await?;
-            let mut seen = core.repeat("inspect", Some(PATIENCE), || core.driver().inspect(&key)).await?;
+            let mut state = core.repeat("inspect", Some(PATIENCE), || core.driver().inspect(&key)).await?;
             loop {
-                yield rebased(seen.clone(), base);
-                seen = core.repeat(WATCH, None, || core.driver().changed(&key, &seen)).await?;
+                yield with_offset(state.clone(), base);
+                state = core.repeat(WATCH, None, || core.driver().changed(&key, &state)).await?;
             }
         }
     }
@@ -163,7 +169,7 @@ impl LockManager {
     }
 }
 
-/// What stands in the pages of a listing: each is asked for behind the end of the one before.
+/// The items of a listing, page by page: each is asked for after the end of the one before.
 fn paged<T, K, F>(
     core: &Arc<Core>,
     page: impl Fn(Arc<Core>, Option<K>) -> F + Send + Sync + 'static,

@@ -8,7 +8,7 @@
 //! > nothing ahead of it conflicts with it. The number that orders it is its *fencing token*.
 //!
 //! # Where to begin reading
-//! 1. `claim.rs`, `queue.rs`: the claim, and the rule that says which claims of a queue hold. Pure.
+//! 1. `claim.rs`, `client.rs`, `queue.rs`: the claim, and the rule that says which claims of a queue hold. Pure.
 //! 2. `driver.rs`, `batch.rs`, `answers.rs`: what a backend does for lockkit, and with which answers.
 //!    Drivers share `url.rs` and `server_url.rs`, `registers.rs`, `claim_data.rs`, `defects.rs`, `swap.rs`,
 //!    `bases.rs`, and `waiting.rs` (how queued claims learn that they hold).
@@ -18,22 +18,26 @@
 //! 5. One lock on its way: `sync/mutex.rs` → `sync/handle.rs` → `acquire.rs` → `batcher.rs` → the driver;
 //!    its state is a record (`record.rs`), held by a guard (`guard.rs`, `held_lock.rs`).
 //! 6. In the background: `registry.rs` has the records of a manager, `renewer.rs` renews and releases.
-//!    How a renewal decides that a lock is lost is `Record::renewed`; `evidence.rs` says what an answer
-//!    tells of its server.
+//!    How a renewal decides that a lock is lost, and why, is `record/loss.rs`; `evidence.rs` says what an
+//!    answer tells of its server.
 //! 7. The other primitives in `sync/`, each in one file: they use only locks and registers.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
+mod admin;
 mod answers;
 mod background;
 mod bases;
 mod batch;
 mod batcher;
+mod break_record;
 pub mod capabilities;
+mod checks;
 mod claim;
 mod claim_data;
 pub mod claim_list;
+mod client;
 pub mod clock;
 mod concurrency;
 mod deadline;
@@ -58,6 +62,7 @@ mod record;
 mod registers;
 mod registry;
 mod renewer;
+mod resume;
 mod runtimes;
 mod server_url;
 mod settings;
@@ -75,11 +80,14 @@ mod url;
 pub mod waiting;
 mod writes;
 
+pub use admin::LockAdmin;
+pub use break_record::BreakRecord;
 pub use capabilities::Capabilities;
-pub use claim::{Claim, ClientIdentity, Lifetime, Mode};
+pub use claim::{Claim, Lifetime, Mode};
+pub use client::ClientIdentity;
 pub use deadline::Margin;
-pub use driver::{Entry, MAX_REGISTER_BYTES, Precondition, Version};
-pub use error::{BreakRecord, Cause, Error, FromLock, LossReason, Result};
+pub use driver::{MAX_REGISTER_BYTES, Precondition, RegisterEntry, Version};
+pub use error::{Cause, Error, FromLock, LossReason, Result};
 pub use guard::{Guard, WriteGuard};
 pub use held_lock::{Anchor, Fence, HeldLock};
 pub use manager::LockManager;
@@ -88,5 +96,5 @@ pub use name::{Key, Name, Namespace, Space};
 pub use outage::Outage;
 pub use settings::Settings;
 pub use ticket::Ticket;
-pub use token::Token;
+pub use token::{InvalidToken, Token};
 pub use url::{BackendUrl, parse_duration, without_password};

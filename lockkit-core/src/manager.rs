@@ -1,10 +1,11 @@
-//! The entrance: a manager makes locks of names, shows what is there, breaks, and shuts down.
+//! The manager: it makes locks of names, and shuts down.
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::admin::LockAdmin;
 use crate::capabilities::Capabilities;
-use crate::driver::{BreakMode, LockDriver};
+use crate::driver::LockDriver;
 use crate::observe;
 use crate::registry::Registry;
 use crate::renewer;
@@ -14,7 +15,7 @@ use crate::sync::{
     Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
     RwLock, Semaphore, Slots,
 };
-use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
+use crate::{Error, LossReason, Namespace};
 
 /// Locks of one backend in one namespace.
 ///
@@ -174,97 +175,9 @@ impl LockManager {
         Barrier::new(&self.core, name.as_ref(), count)
     }
 
-    /// Breaks the lock of whoever holds it, or waits for it, under this token; says whether there
-    /// was such a one.
-    ///
-    /// Gracefully ([`BreakMode::Graceful`]), the holder is renewed no longer and told so; the lock moves on
-    /// when it lets go or its lease ends, and exclusion holds. By force, the lock moves on at once:
-    /// a holder that has not noticed yet works on beside the next, and only tokens protect what
-    /// they share. Either way it is recorded who did it, when and why.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the lock was broken; it can be asked for again.
-    pub async fn break_lock(
-        &self,
-        space: Space,
-        name: impl AsRef<str>,
-        token: Token,
-        how: BreakMode,
-        reason: Option<&str>,
-    ) -> Result<bool, Error> {
-        let core = &self.core;
-        core.check_open()?;
-        let key = core.key(space, name.as_ref())?;
-        reason.map(crate::name::check_note).transpose()?;
-        let base = core.namespace_counter().await?;
-        let Some(token) = token.get().checked_sub(base).and_then(Token::new) else {
-            return Ok(false);
-        };
-        let by = (*core.identity).clone();
-        let record = BreakRecord::new(by, how, reason.map(str::to_owned));
-        let driver = core.driver();
-        // A driver that sent it twice, after a lost answer, did not find the claim the second time.
-        let broken = driver.break_claim(&key, token, how, &record).await?
-            || driver.inspect(&key).await?.last_break.as_ref() == Some(&record);
-        if broken {
-            observe::broke(core.backend(), key.name.as_str(), token, record.forced);
-        }
-        Ok(broken)
-    }
-
-    /// Makes every token of this namespace here greater than any that `old` gave under its own, as
-    /// when a fleet moves from there to here; returns what is added to the backend's tokens from
-    /// now on. `MirrorDriver` of `lockkit-compose` has the steps of a move.
-    ///
-    /// Managers read that number once, so who uses this backend connects afterwards; the mirror
-    /// reads it with every lock. It leaves room for 2^50 more tokens there: 35 years, where tokens
-    /// follow a clock in microseconds. Asking again, or for a backend that has moved here before,
-    /// is harmless. Locks a name of its own at `old` and releases it: four round trips.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where the backend keeps no such number.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the tokens were raised; it can be asked for again.
-    pub async fn take_over_tokens(&self, old: &LockManager) -> Result<u64, Error> {
-        let reached = old.reached_token().await?;
-        self.raise_tokens_above(reached).await
-    }
-
-    /// A token that is greater than any that this namespace has given so far: the first half of
-    /// [`take_over_tokens`](Self::take_over_tokens), for programs that tell the two backends'
-    /// failures apart. Locks a name of its own and releases it.
-    ///
-    /// # Cancel safety
-    /// Dropping it does no harm.
-    pub async fn reached_token(&self) -> Result<Token, Error> {
-        self.core.check_open()?;
-        let probe = format!("lockkit.move.{}", crate::driver::ClaimId::random().to_hex());
-        let guard = self.mutex(probe).lock().await?;
-        let reached = guard.token()?;
-        guard.release().await?;
-        Ok(reached)
-    }
-
-    /// Makes every token of this namespace here greater than this one, and leaves room: the second
-    /// half of [`take_over_tokens`](Self::take_over_tokens).
-    ///
-    /// # Errors
-    /// As [`take_over_tokens`](Self::take_over_tokens).
-    ///
-    /// # Cancel safety
-    /// As [`take_over_tokens`](Self::take_over_tokens).
-    pub async fn raise_tokens_above(&self, reached: Token) -> Result<u64, Error> {
-        const ROOM: u64 = 1 << 50;
-        self.core.check_open()?;
-        let reached = reached.get();
-        let namespace = &self.core.namespace;
-        let base = self.core.driver().namespace_counter(namespace).await?;
-        if base > reached {
-            return Ok(base);
-        }
-        self.core.driver().raise_namespace_counter(namespace, reached + ROOM).await?;
-        self.core.driver().namespace_counter(namespace).await
+    /// What operators do to locks that others hold: break, list, resize, raise the tokens. No I/O.
+    pub fn admin(&self) -> LockAdmin {
+        LockAdmin::new(&self.core)
     }
 
     /// Releases everything that was locked through this manager and its clones, waits until the

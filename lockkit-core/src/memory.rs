@@ -15,7 +15,7 @@ use crate::driver::{
     Acquire, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, RegisterKey, Registers,
     Renewal, SetLimit,
 };
-use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
+use crate::state::{Finding, Health, ListPage, ListRequest, LockState, Page, Severity};
 use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -28,7 +28,7 @@ mod waiting_tasks;
 use register_store::RegisterStore;
 #[cfg(feature = "testing")]
 use script::Script;
-use store::{QueueStore, Turn};
+use store::{QueueStore, WaitState};
 use waiting_tasks::WakeUps;
 
 const BACKEND: &str = "memory";
@@ -43,7 +43,7 @@ const RENEWED_AT_ONCE: usize = 128;
 ///
 /// Waiters are woken at once and one by one. No verb takes longer because many wait: all are
 /// logarithmic in the number of claims (but [`raise`](LockDriver::raise) on a list in which
-/// somebody waits, and what shows whole lists).
+/// a claim waits, and what lists whole queues).
 ///
 /// ```
 /// use lockkit_core::memory::MemoryDriver;
@@ -54,12 +54,12 @@ const RENEWED_AT_ONCE: usize = 128;
 /// ```
 #[derive(Clone)]
 pub struct MemoryDriver {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<MemoryInner>,
     #[cfg(feature = "testing")]
     pub(crate) script: Option<Arc<Script>>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct MemoryInner {
     queues: Store<QueueStore, Key>,
     registers: Store<RegisterStore, RegisterKey>,
 }
@@ -116,7 +116,7 @@ impl MemoryDriver {
         let queues = Store::new(&clock, QueueStore::new);
         let registers = Store::new(&clock, RegisterStore::new);
         Self {
-            shared: Arc::new(Shared { queues, registers }),
+            shared: Arc::new(MemoryInner { queues, registers }),
             #[cfg(feature = "testing")]
             script: None,
         }
@@ -226,8 +226,8 @@ impl LockDriver for MemoryDriver {
                 queues.turn(claim, &waiting.task, now, wake_ups)
             })??;
             match turn {
-                Turn::Holds(grant) => return Ok(grant),
-                Turn::Waits(end) => self.shared.queues.wait(&waiting.task, end).await,
+                WaitState::Holds(grant) => return Ok(grant),
+                WaitState::Waits(end) => self.shared.queues.wait(&waiting.task, end).await,
             }
         }
     }
@@ -290,19 +290,19 @@ impl LockDriver for MemoryDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         let mut all = self.shared.registers.apply(|registers, now, _| registers.namespaces(now))?;
         self.shared.queues.apply(|queues, now, _| all.extend(queues.namespaces(now)))?;
         let behind = all.into_iter().filter(|namespace| after.is_none_or(|a| namespace > a));
-        Ok(Listed::first(limit, behind))
+        Ok(ListPage::first(limit, behind))
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    async fn changed(&self, key: &Key, before: &LockState) -> Result<LockState, Error> {
         let watching = self.shared.queues.watchers.watch(key.clone());
         loop {
             let (state, next_end) =
                 self.shared.queues.apply(|queues, now, _| queues.view(key, now))?;
-            if !state.same_queue(seen) {
+            if !state.same_queue(before) {
                 return Ok(state);
             }
             self.shared.queues.wait(&watching.wake, next_end).await;
@@ -327,23 +327,23 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.queues.apply(|queues, _, _| queues.raise_base(namespace, base))
+        self.shared.queues.apply(|queues, _, _| queues.raise_counter(namespace, base))
     }
 
     async fn health(&self) -> Result<Health, Error> {
         drop(whole(&self.shared.queues.state)?);
-        Ok(Health::well("memory of this process").with(Finding {
-            severity: Severity::Note,
-            what: "These locks keep out nobody but other tasks of this process.".to_owned(),
-            advice: "Use sqlite: for the processes of one host, a server for more.".to_owned(),
-        }))
+        Ok(Health::well("memory of this process").with(Finding::new(
+            Severity::Note,
+            "These locks keep out nobody but other tasks of this process.",
+            "Use sqlite: for the processes of one host, a server for more.",
+        )))
     }
 }
 
-/// Somebody waits for a claim. When that ends, whether by a grant or by being dropped, the next
-/// one in line who is waited for keeps the time.
+/// A task waits for a claim. When that ends, by a grant or by being dropped, the next waiting task of
+/// the queue keeps the time.
 struct Waiting<'a> {
-    shared: &'a Shared,
+    shared: &'a MemoryInner,
     claim: &'a Claim,
     task: Arc<Notify>,
 }

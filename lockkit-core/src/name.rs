@@ -224,11 +224,11 @@ fn check_text(text: &str, max: usize, what: &str) -> Result<(), Error> {
 }
 
 fn invalid(text: &str, reason: &str) -> Error {
-    let mut shown: String = text.chars().take(40).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
+    let mut excerpt: String = text.chars().take(40).collect();
+    if excerpt.len() < text.len() {
+        excerpt.push('…');
     }
-    Error::InvalidName { name: shown, reason: reason.to_owned() }
+    Error::InvalidName { name: excerpt, reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::evidence::Renewed;
-use crate::{Claim, Error, HeldLock, LossReason, Name, Token};
+use crate::{Claim, Error, LossReason, Name, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ impl Outcome {
     }
 }
 
-/// What stands in the labels of every metric about a claim.
+/// The labels of every metric about a claim.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "read by metrics only"))]
 pub(crate) struct Labels {
@@ -44,7 +44,7 @@ pub(crate) struct Labels {
 
 #[cfg(feature = "metrics")]
 impl Labels {
-    fn alone(self) -> Vec<metrics::Label> {
+    fn base(self) -> Vec<metrics::Label> {
         let mut labels = vec![
             metrics::Label::from_static_parts("backend", self.backend),
             metrics::Label::from_static_parts("kind", self.kind),
@@ -54,7 +54,7 @@ impl Labels {
     }
 
     fn and(self, name: &'static str, value: &'static str) -> Vec<metrics::Label> {
-        let mut labels = self.alone();
+        let mut labels = self.base();
         labels.push(metrics::Label::from_static_parts(name, value));
         labels
     }
@@ -76,16 +76,16 @@ pub(crate) fn acquire_span(labels: Labels, name: &str) -> Span {
 }
 
 /// The span of work under a lock, which `run` runs.
-pub(crate) fn hold_span(lease: &HeldLock) -> Span {
+pub(crate) fn hold_span(labels: Labels, name: &Name, token: Option<Token>) -> Span {
     tracing::debug_span!(
         "lockkit.hold",
         otel.kind = "internal",
         otel.status_code = Empty,
         error.type = Empty,
-        lockkit.backend = lease.record.labels.backend,
-        lockkit.lock.name = lease.name().as_str(),
-        lockkit.lock.kind = lease.record.labels.kind,
-        lockkit.token = lease.token().ok().map(Token::as_i64),
+        lockkit.backend = labels.backend,
+        lockkit.lock.name = name.as_str(),
+        lockkit.lock.kind = labels.kind,
+        lockkit.token = token.map(Token::as_i64),
     )
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn acquired(labels: Labels, name: &str, outcome: Outcome, took: Durat
 /// A claim begins to wait (`+1.0`) or waits no more (`-1.0`).
 pub(crate) fn waiting(labels: Labels, by: f64) {
     #[cfg(feature = "metrics")]
-    metrics::gauge!("lockkit_waiting", labels.alone()).increment(by);
+    metrics::gauge!("lockkit_waiting", labels.base()).increment(by);
     #[cfg(not(feature = "metrics"))]
     let _ = (labels, by);
 }
@@ -119,7 +119,7 @@ pub(crate) fn waiting(labels: Labels, by: f64) {
 /// A claim begins to hold (`+1.0`) or holds no more (`-1.0`).
 pub(crate) fn held(labels: Labels, by: f64) {
     #[cfg(feature = "metrics")]
-    metrics::gauge!("lockkit_held", labels.alone()).increment(by);
+    metrics::gauge!("lockkit_held", labels.base()).increment(by);
     #[cfg(not(feature = "metrics"))]
     let _ = (labels, by);
 }
@@ -154,7 +154,7 @@ pub(crate) fn renewal(
     backend: &'static str,
     answer: Option<&Result<Vec<Result<Renewed, Error>>, Error>>,
     claims: usize,
-    left: Duration,
+    remaining: Duration,
     took: Duration,
 ) {
     match answer {
@@ -165,7 +165,7 @@ pub(crate) fn renewal(
             lockkit.backend = backend,
             lockkit.claims = claims,
             lockkit.renew.seconds = took.as_secs_f64(),
-            lockkit.lease.left.seconds = left.as_secs_f64(),
+            lockkit.lease.remaining.seconds = remaining.as_secs_f64(),
             error.type = failed.and_then(|answer| answer.as_ref().err()).map_or("timeout", Error::kind),
             "renewal failed: {}",
             match failed {
@@ -181,7 +181,7 @@ pub(crate) fn renewal(
             .record(took);
         if matches!(answer, Some(Ok(_))) {
             metrics::histogram!("lockkit_lease_margin_seconds", "backend" => backend)
-                .record(left.saturating_sub(took));
+                .record(remaining.saturating_sub(took));
         } else {
             metrics::counter!("lockkit_renew_failures_total", "backend" => backend).increment(1);
         }

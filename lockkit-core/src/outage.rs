@@ -41,11 +41,11 @@ pub(crate) struct Outages {
     answers: AtomicU64,
     /// Whether there is an outage: then an answer is news.
     going_on: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<OutageState>,
 }
 
 #[derive(Default)]
-struct State {
+struct OutageState {
     current: Option<Current>,
     /// The answers at the last failure.
     answers: u64,
@@ -107,7 +107,7 @@ impl Outages {
         Some(Outage { lasted: now.since(current.since), error: current.error.clone() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutageState> {
         locked(&self.state)
     }
 

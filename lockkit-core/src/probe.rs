@@ -96,7 +96,7 @@ struct Placed<'a> {
     core: &'a Arc<Core>,
     claim: Arc<Claim>,
     is_released: bool,
-    /// Whether the request that put it in line was answered.
+    /// Whether the request that queued it was answered.
     is_answered: bool,
 }
 
@@ -127,7 +127,7 @@ impl Drop for Listening {
 
 impl<'a> Trial<'a> {
     fn says(&mut self, severity: Severity, what: String, advice: &str) {
-        self.findings.push(Finding { severity, what, advice: advice.to_owned() });
+        self.findings.push(Finding::new(severity, what, advice));
     }
 
     /// Writes down that the backend refuses this.
@@ -136,7 +136,7 @@ impl<'a> Trial<'a> {
         Over
     }
 
-    fn place(&self, side: usize) -> Result<Placed<'a>, Error> {
+    fn placed(&self, side: usize) -> Result<Placed<'a>, Error> {
         let core = self.sides[side];
         let key = Key::new(core.namespace.clone(), Space::Lock, Name::new(NAME)?);
         let ttl = TTL.max(core.driver().capabilities().min_ttl);
@@ -151,17 +151,17 @@ impl<'a> Trial<'a> {
         self.write_register(&grant).await;
         self.fence(&held).await;
         self.clock(&held).await;
-        let mut told = false;
+        let mut notified = false;
         for turn in 0..HAND_OVERS {
             let next = (turn + 1) % self.sides.len();
-            let (after, told_now) = self.hand_over(held, next).await?;
-            (held, told) = (after, told_now);
-            if told {
+            let (after, notified_now) = self.hand_over(held, next).await?;
+            (held, notified) = (after, notified_now);
+            if notified {
                 break;
             }
         }
         let core = held.core;
-        if !told && core.driver().capabilities().wake_up == WakeUp::Push {
+        if !notified && core.driver().capabilities().wake_up == WakeUp::Push {
             self.says(
                 Severity::Warning,
                 "waiters poll: no message came within a second when a lock was handed over to \
@@ -181,7 +181,7 @@ impl<'a> Trial<'a> {
             let advice = "give it the rights of a user of locks, which the page of its backend in \
                           the documentation lists; with the right to look only, use `doctor --look`";
             let mut mine =
-                self.place(0).map_err(|error| self.refused("no such name", &error, ""))?;
+                self.placed(0).map_err(|error| self.refused("no such name", &error, ""))?;
             let asked = mine.core.driver().acquire(&mine.claim, Patience::Try);
             let is_over = Instant::now() >= until;
             let answer = in_time(mine.core.backend(), PATIENCE, asked).await;
@@ -199,11 +199,11 @@ impl<'a> Trial<'a> {
                     return Err(Over);
                 }
                 Err(error) if is_over || !error.is_retryable() => {
-                    // What was refused is not in line, and would not be taken out.
+                    // What was refused is not in the queue, and would not be removed.
                     mine.is_released = !error.is_retryable();
                     return Err(self.refused("this login may not take locks", &error, advice));
                 }
-                // One that does not wait was never in line.
+                // One that does not wait was never in the queue.
                 Ok(_) => mine.is_released = mine.is_answered,
                 Err(_) => {}
             }
@@ -307,7 +307,7 @@ impl<'a> Trial<'a> {
         next: usize,
     ) -> Result<(Placed<'a>, bool), Over> {
         let mut waiting =
-            self.place(next).map_err(|error| self.refused("no such name", &error, ""))?;
+            self.placed(next).map_err(|error| self.refused("no such name", &error, ""))?;
         let driver = waiting.core.driver();
         let asked = driver.acquire(&waiting.claim, Patience::Wait);
         let answer = in_time(waiting.core.backend(), PATIENCE, asked).await;
@@ -322,10 +322,10 @@ impl<'a> Trial<'a> {
         let mut listening = listen(driver, &waiting.claim);
         sleep(BEGIN).await;
         self.release(held).await?;
-        let told = matches!(timeout(MESSAGE, &mut listening.0).await, Ok(Ok(Ok(()))));
-        // Where nobody tells it, it finds out by asking, as here.
+        let notified = matches!(timeout(MESSAGE, &mut listening.0).await, Ok(Ok(Ok(()))));
+        // Without a notification it finds out by polling, as here.
         self.renew(&waiting, "taking over").await?;
-        Ok((waiting, told))
+        Ok((waiting, notified))
     }
 
     async fn release(&mut self, mut held: Placed<'_>) -> Result<(), Over> {

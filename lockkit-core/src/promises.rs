@@ -8,6 +8,7 @@ use crate::capabilities::{Fault, Guarantee};
 
 /// What is kept under one fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Promise {
     /// The fault.
     pub fault: Fault,

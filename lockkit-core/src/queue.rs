@@ -29,7 +29,9 @@ use crate::Mode;
 
 mod read;
 
-pub use read::{Ahead, EXACT_ATTEMPTS, GivenLimit, LimitWrite, Member, Queue, Resizing, Verdict};
+pub use read::{
+    Ahead, EXACT_ATTEMPTS, GivenLimit, LimitWrite, Queue, QueueMember, Resizing, RuleResult,
+};
 
 /// What a lock of the exclusive/shared kind can carry: one exclusive claim or this many shared
 /// ones. Below 2^31, so that it fits every backend's integers; sums need 64 bits.
@@ -60,9 +62,10 @@ pub const fn admits(weight_ahead: u64, mode: Mode) -> bool {
 }
 
 /// How many claims hold, given the modes of the live claims in order. They are the first ones.
-pub fn holders(line: impl IntoIterator<Item = Mode>) -> usize {
+pub fn holders(queue: impl IntoIterator<Item = Mode>) -> usize {
     let mut ahead = 0;
-    line.into_iter()
+    queue
+        .into_iter()
         .take_while(|mode| {
             let holds = admits(ahead, *mode);
             ahead += u64::from(mode.weight());

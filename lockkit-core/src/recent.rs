@@ -12,7 +12,7 @@ use crate::concurrency::locked;
 #[derive(Debug)]
 pub struct Recent<K, V> {
     most: usize,
-    seen: Mutex<Generations<K, V>>,
+    generations: Mutex<Generations<K, V>>,
 }
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ struct Generations<K, V> {
 impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     /// Remembers the last `most` things at least, and at most twice as many.
     pub fn new(most: usize) -> Self {
-        let seen = Generations { young: HashMap::new(), old: HashMap::new() };
-        Self { most, seen: Mutex::new(seen) }
+        let generations = Generations { young: HashMap::new(), old: HashMap::new() };
+        Self { most, generations: Mutex::new(generations) }
     }
 
     /// How this was when it was seen last, if that is remembered.
@@ -33,18 +33,18 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     where
         K: Borrow<Q>,
     {
-        let seen = self.seen();
-        seen.young.get(of).or_else(|| seen.old.get(of)).cloned()
+        let generations = self.generations();
+        generations.young.get(of).or_else(|| generations.old.get(of)).cloned()
     }
 
     /// Remembers how this is.
     pub fn saw(&self, of: impl Into<K>, is: V) {
         let of = of.into();
-        let mut seen = self.seen();
-        if seen.young.len() >= self.most && !seen.young.contains_key(&of) {
-            seen.old = std::mem::take(&mut seen.young);
+        let mut generations = self.generations();
+        if generations.young.len() >= self.most && !generations.young.contains_key(&of) {
+            generations.old = std::mem::take(&mut generations.young);
         }
-        seen.young.insert(of, is);
+        generations.young.insert(of, is);
     }
 
     /// Forgets how this was.
@@ -52,13 +52,13 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     where
         K: Borrow<Q>,
     {
-        let mut seen = self.seen();
-        seen.young.remove(of);
-        seen.old.remove(of);
+        let mut generations = self.generations();
+        generations.young.remove(of);
+        generations.old.remove(of);
     }
 
-    fn seen(&self) -> MutexGuard<'_, Generations<K, V>> {
-        locked(&self.seen)
+    fn generations(&self) -> MutexGuard<'_, Generations<K, V>> {
+        locked(&self.generations)
     }
 }
 

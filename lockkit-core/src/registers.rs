@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::answers::Attempted;
-use crate::state::{Listed, RegisterRequest, RegisterState, Version};
+use crate::state::{ListPage, RegisterRequest, RegisterState, Version};
 use crate::{Error, Name, Namespace, Token};
 
 /// Named values beside the locks: state rather than turns. Optional; a backend says in
@@ -35,7 +35,7 @@ use crate::{Error, Name, Namespace, Token};
 #[async_trait]
 pub trait Registers: Send + Sync {
     /// The entry, or `None` when there is no value (never stored, deleted, or expired).
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error>;
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error>;
 
     /// Stores a value, or deletes the one that is there, if what is there is as expected and the token
     /// is not stale.
@@ -68,14 +68,14 @@ pub trait Registers: Send + Sync {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error>;
+    ) -> Result<Option<RegisterEntry>, Error>;
 
     /// Shows the registers that have a value, a page at a time, in any stable order; not their
     /// values.
     ///
     /// The prefix is taken literally. A register that had a value for the whole time of the listing
     /// is shown exactly once.
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error>;
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error>;
 }
 
 /// The longest value of a register, in bytes: 64 KiB.
@@ -111,13 +111,21 @@ impl WriteId {
 
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+#[non_exhaustive]
+pub struct RegisterEntry {
     /// The bytes that were stored.
     pub value: Vec<u8>,
     /// Their version.
     pub version: Version,
     /// The highest token that any write of this register bore.
     pub token: Option<Token>,
+}
+
+impl RegisterEntry {
+    /// Puts the parts together.
+    pub fn new(value: Vec<u8>, version: Version, token: Option<Token>) -> Self {
+        Self { value, version, token }
+    }
 }
 
 /// What a write expects to find.
@@ -174,9 +182,9 @@ impl Write {
 /// The answer to a write.
 ///
 /// ```
-/// use lockkit_core::driver::{Precondition, Found, WriteResult, Version, Write};
+/// use lockkit_core::driver::{Precondition, FoundRegister, WriteResult, Version, Write};
 ///
-/// let found = Found { version: Some(Version(7)), present: true, token: None, last_write: None };
+/// let found = FoundRegister { version: Some(Version(7)), present: true, token: None, last_write: None };
 /// let deletion = Write::of(None);
 /// let write = Write { expect: Precondition::Version(Version(6)), ..deletion.clone() };
 /// assert_eq!(WriteResult::decide(&found, &write), Some(WriteResult::Conflict));
@@ -199,7 +207,7 @@ pub enum WriteResult {
 
 /// What a write finds at its register, for [`WriteResult::decide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRegister {
     /// The version of the value, or of its absence; `None` where nothing is remembered.
     pub version: Option<Version>,
     /// Whether there is a value.
@@ -213,7 +221,7 @@ pub struct Found {
 impl WriteResult {
     /// The rule of [`Registers::write`]: the outcome of a write that is not applied (again), or
     /// `None` for one that is to be applied.
-    pub fn decide(found: &Found, write: &Write) -> Option<Self> {
+    pub fn decide(found: &FoundRegister, write: &Write) -> Option<Self> {
         if let (Some(version), true) = (found.version, found.last_write == Some(write.write_id)) {
             return Some(Self::Stored(version));
         }
@@ -236,7 +244,7 @@ impl WriteResult {
 
 /// Whether an earlier attempt of this write, whose id is not that of the last write, may have been
 /// applied and overwritten. A plain store that takes whatever is there does not mind.
-fn may_have_been_applied(found: &Found, write: &Write) -> bool {
+fn may_have_been_applied(found: &FoundRegister, write: &Write) -> bool {
     let plain = write.expect == Precondition::Anything && write.token.is_none();
     // Versions only grow, so a version that is still there was not written over; and had the
     // attempt been applied, its token would have been seen.

@@ -13,10 +13,12 @@ use tokio::sync::Notify;
 use crate::batcher::Batcher;
 use crate::clock::{Clock, Moment};
 use crate::concurrency::{locked, once_there};
-use crate::driver::{ClaimId, Judgement, LockDriver, Released, Renewal, Renewed, Servers};
+use crate::driver::{
+    ClaimId, LockDriver, Released, Renewal, Renewed, ServerChanges, ServerHistory,
+};
 use crate::error::in_time;
 use crate::outage::{NOTABLE, Outages};
-use crate::record::{NEVER, Record};
+use crate::record::{ClaimRecord, NEVER};
 use crate::runtimes::Runtimes;
 use crate::{Claim, Error, LossReason, Name, observe};
 
@@ -28,20 +30,20 @@ const RELEASE: Duration = Duration::from_secs(5);
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
     pub(crate) clock: Arc<dyn Clock>,
-    records: Mutex<HashMap<ClaimId, Arc<Record>>>,
-    releases: Mutex<Vec<(Release, Pending)>>,
+    records: Mutex<HashMap<ClaimId, Arc<ClaimRecord>>>,
+    releases: Mutex<Vec<(Release, PendingGuard)>>,
     /// Releases that are not answered.
-    pending: Arc<Open>,
+    pending: Arc<PendingCounter>,
     /// Claims that were asked for and are not in `records` yet.
-    asking: Arc<Open>,
+    asking: Arc<PendingCounter>,
     /// The longest and the shortest lease that was asked for, in nanoseconds.
     longest: AtomicU64,
     shortest: AtomicU64,
     /// Operations that are repeated until they are answered, beside those of `asking`.
-    repeating: Arc<Open>,
+    repeating: Arc<PendingCounter>,
     pub(crate) outages: Outages,
-    /// What answers have told of the servers.
-    servers: Mutex<Servers>,
+    /// What answers have shown of the servers.
+    servers: Mutex<ServerHistory>,
     /// Whether the renewer looks whether requests are answered.
     watched: AtomicBool,
     /// Acquires and releases are batched; renewals wait for neither.
@@ -80,14 +82,14 @@ pub(crate) struct Release {
 
 /// How much is not done yet of what a shutdown waits for.
 #[derive(Default)]
-struct Open {
+struct PendingCounter {
     count: AtomicUsize,
     /// Whether a task waits until there is none: none does before a shutdown.
     awaited: AtomicBool,
     none: Notify,
 }
 
-impl Open {
+impl PendingCounter {
     /// Returns when nothing is left.
     async fn done(&self) {
         self.awaited.store(true, Ordering::SeqCst);
@@ -96,16 +98,16 @@ impl Open {
 }
 
 /// Counts as not done for as long as it lives.
-pub(crate) struct Pending(Arc<Open>);
+pub(crate) struct PendingGuard(Arc<PendingCounter>);
 
-impl Pending {
-    fn new(open: &Arc<Open>) -> Self {
+impl PendingGuard {
+    fn new(open: &Arc<PendingCounter>) -> Self {
         open.count.fetch_add(1, Ordering::SeqCst);
         Self(open.clone())
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingGuard {
     fn drop(&mut self) {
         let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.0.awaited.load(Ordering::SeqCst) {
@@ -162,14 +164,18 @@ impl Registry {
     ///
     /// [`Error::Closed`] after a shutdown, which ended all that it found here; [`Error::Config`]
     /// when it takes care of this claim already.
-    pub(crate) fn insert(self: &Arc<Self>, id: ClaimId, record: &Arc<Record>) -> Result<(), Error> {
+    pub(crate) fn insert(
+        self: &Arc<Self>,
+        id: ClaimId,
+        record: &Arc<ClaimRecord>,
+    ) -> Result<(), Error> {
         {
             let mut records = locked(&self.records);
             if self.closed.load(Ordering::SeqCst) {
                 return Err(Error::Closed);
             }
             match records.entry(id) {
-                Entry::Vacant(place) => place.insert(record.clone()),
+                Entry::Vacant(entry) => entry.insert(record.clone()),
                 Entry::Occupied(_) => {
                     let message = "this manager holds the lock of this ticket: it is resumed once \
                                    at a time";
@@ -183,9 +189,9 @@ impl Registry {
 
     /// A claim is asked for from now on, until this is dropped: then it is in the records, about to
     /// be released, or nowhere.
-    pub(crate) fn asking(&self, claim: &Claim) -> Pending {
+    pub(crate) fn asking(&self, claim: &Claim) -> PendingGuard {
         self.note_ttls(claim);
-        let pending = Pending::new(&self.asking);
+        let pending = PendingGuard::new(&self.asking);
         if !self.watched.load(Ordering::Relaxed) && !self.watched.swap(true, Ordering::SeqCst) {
             self.wake.notify_one();
         }
@@ -255,8 +261,8 @@ impl Registry {
     }
 
     /// An operation is repeated from now on, until this is dropped.
-    pub(crate) fn repeating(&self) -> Pending {
-        Pending::new(&self.repeating)
+    pub(crate) fn repeating(&self) -> PendingGuard {
+        PendingGuard::new(&self.repeating)
     }
 
     /// How many operations and claims wait.
@@ -268,7 +274,7 @@ impl Registry {
     }
 
     /// Ends all claims and takes no more: what is left to be released is returned.
-    pub(crate) fn close(&self) -> Vec<Arc<Record>> {
+    pub(crate) fn close(&self) -> Vec<Arc<ClaimRecord>> {
         self.closed.store(true, Ordering::SeqCst);
         self.batcher.close();
         locked(&self.records).drain().map(|(_, record)| record).collect()
@@ -285,21 +291,21 @@ impl Registry {
 
     /// Cares no longer for a claim under this record. (A ticket may have been resumed under another
     /// one meanwhile.)
-    pub(crate) fn remove(&self, id: ClaimId, record: &Arc<Record>) {
-        if let Entry::Occupied(place) = locked(&self.records).entry(id)
-            && Arc::ptr_eq(place.get(), record)
+    pub(crate) fn remove(&self, id: ClaimId, record: &Arc<ClaimRecord>) {
+        if let Entry::Occupied(entry) = locked(&self.records).entry(id)
+            && Arc::ptr_eq(entry.get(), record)
         {
-            place.remove();
+            entry.remove();
         }
     }
 
     /// Cares no longer for a claim, under whatever record.
-    pub(crate) fn take(&self, id: ClaimId) -> Option<Arc<Record>> {
+    pub(crate) fn take(&self, id: ClaimId) -> Option<Arc<ClaimRecord>> {
         locked(&self.records).remove(&id)
     }
 
     /// All claims that are cared for.
-    pub(crate) fn all(&self) -> Vec<Arc<Record>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ClaimRecord>> {
         locked(&self.records).values().cloned().collect()
     }
 
@@ -316,7 +322,7 @@ impl Registry {
     }
 
     /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.
-    pub(crate) fn renewed(&self, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
+    pub(crate) fn renewed(&self, record: &Arc<ClaimRecord>, answer: &Renewal, sent: Moment) {
         let lease_end = record.lease_end();
         if record.renewed(answer, sent) {
             self.remove(record.claim().id, record);
@@ -332,7 +338,7 @@ impl Registry {
     /// Takes the answers to a renewal that was sent at `sent`, one for each of these claims.
     pub(crate) fn all_renewed(
         &self,
-        batch: &[Arc<Record>],
+        batch: &[Arc<ClaimRecord>],
         answers: &[Result<Renewed, Error>],
         sent: Moment,
     ) {
@@ -340,16 +346,16 @@ impl Registry {
         let now = self.clock.now();
         let runs: Vec<_> = batch.iter().map(|record| record.run()).collect();
         let mut servers = locked(&self.servers);
-        let heard = runs.iter().zip(answers).filter_map(|(run, answer)| {
+        let answered_by = runs.iter().zip(answers).filter_map(|(run, answer)| {
             Some((run.as_deref(), answer.as_ref().ok()?.evidence.as_deref()?))
         });
-        let judged = servers.hear(heard, sent, now, margin);
+        let judged = servers.hear(answered_by, sent, now, margin);
         for ((record, run), answer) in batch.iter().zip(&runs).zip(answers) {
             match answer {
                 Ok(Renewed { renewal, evidence }) => {
                     if let Some(evidence) = evidence {
                         let rate = servers.rate(evidence, margin);
-                        record.heard(&evidence.run, rate, judged.doubt(run.as_deref()));
+                        record.answered_by(&evidence.run, rate, judged.doubt(run.as_deref()));
                     }
                     self.renewed(record, renewal, sent);
                 }
@@ -364,7 +370,7 @@ impl Registry {
 
     /// Has the claims renewed at once whose last answer is in doubt: all in one request, and not at the
     /// very moment at which all other clients of that server do.
-    fn doubt(&self, judged: &Judgement, sent: Moment, now: Moment) {
+    fn doubt(&self, judged: &ServerChanges, sent: Moment, now: Moment) {
         let jitter = self.shortest().min(Duration::from_secs(10)) / 10;
         let due = now.after(jitter.mul_f64(rand::random()));
         let all = self.all();

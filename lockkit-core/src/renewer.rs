@@ -17,8 +17,8 @@ use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
 use crate::observe;
 use crate::outage::NOTABLE;
-use crate::record::{NEVER, Record};
-use crate::registry::{Pending, Registry, Release};
+use crate::record::{ClaimRecord, NEVER};
+use crate::registry::{PendingGuard, Registry, Release};
 use crate::runtimes::{Beating, Runtimes, interval, patience};
 use crate::{Claim, Error, LossReason};
 
@@ -147,7 +147,7 @@ async fn run(registry: Arc<Registry>, running: Running) {
         if registry.is_orphaned() && jobs.is_empty() {
             return;
         }
-        watch.look(&registry, now);
+        watch.check(&registry, now);
         let tick = match registry.is_shared() {
             true => now.after(interval(registry.shortest())),
             false => NEVER,
@@ -178,7 +178,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    fn look(&mut self, registry: &Registry, now: Moment) {
+    fn check(&mut self, registry: &Registry, now: Moment) {
         let answers = registry.outages.answers();
         let goes_on = match self.next {
             NEVER => registry.is_watched(),
@@ -226,7 +226,7 @@ impl Drop for Running {
 }
 
 /// The claims to renew in this tick: none unless one is due, then all that may as well go along.
-fn due(registry: &Registry, now: Moment) -> Vec<Arc<Record>> {
+fn due(registry: &Registry, now: Moment) -> Vec<Arc<ClaimRecord>> {
     if registry.next_event() > now {
         return Vec::new();
     }
@@ -246,7 +246,7 @@ fn due(registry: &Registry, now: Moment) -> Vec<Arc<Record>> {
     all
 }
 
-async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
+async fn renew(registry: Arc<Registry>, batch: Vec<Arc<ClaimRecord>>) {
     // A renewal of a lost claim would keep its name closed for longer than its lock delay.
     let mut batch = batch;
     batch.retain(|record| !record.has_lock_delay() || record.loss().is_none());
@@ -255,13 +255,14 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     }
     let sent = registry.clock.now();
     // What is over already sets no limit to the others.
-    let left = batch.iter().map(|r| r.left(sent)).filter(|left| !left.is_zero()).min();
-    let left = left.unwrap_or(Duration::MAX);
+    let remaining =
+        batch.iter().map(|r| r.savable_for(sent)).filter(|remaining| !remaining.is_zero()).min();
+    let remaining = remaining.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let asked = registry.watched(registry.driver.renew_with_evidence(&claims));
-    let answer = tokio::time::timeout(renewal_limit(left), asked).await;
+    let answer = tokio::time::timeout(renewal_limit(remaining), asked).await;
     let took = registry.clock.now().since(sent);
-    observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), left, took);
+    observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), remaining, took);
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
@@ -287,7 +288,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
 
 /// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
 /// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
-async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
+async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard) {
     let Release { claim, not_before, give_up, mut ambiguous, least } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;

@@ -14,7 +14,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
 
 use crate::clock::Moment;
-use crate::record::Record;
+use crate::record::ClaimRecord;
 
 /// Where the renewer runs, and the runtimes that use the manager.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Runtimes {
     }
 
     /// Whether the runtime of this claim may hang: its last heartbeat is older than a third of the ttl.
-    pub(crate) fn hangs(&self, record: &Record, now: Moment) -> bool {
+    pub(crate) fn hangs(&self, record: &ClaimRecord, now: Moment) -> bool {
         let Some(runtime) = record.runtime() else { return false };
         let heart = self.hearts.iter().find(|heart| heart.runtime == runtime.id());
         heart.is_some_and(|heart| {

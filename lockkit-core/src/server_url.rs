@@ -43,7 +43,7 @@ pub struct ServerUrl<'a> {
     /// The PEM files that the query names.
     pub pem_files: PemFiles,
     /// The URL without its password.
-    shown: String,
+    redacted: String,
     form: &'a str,
 }
 
@@ -55,7 +55,7 @@ impl<'a> ServerUrl<'a> {
     /// [`Error::Config`] without a scheme, and for hosts that cannot be hosts. No message of a
     /// `ServerUrl` contains the password.
     pub fn parse(url: &'a str, form: &'a str) -> Result<Self> {
-        let shown = match url.rsplit_once('@') {
+        let redacted = match url.rsplit_once('@') {
             // Without a scheme it is not known where the password begins.
             Some((_, rest)) if !url.contains("://") => format!("***@{rest}"),
             _ => without_password(url),
@@ -70,7 +70,7 @@ impl<'a> ServerUrl<'a> {
         let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (hosts, options) = (hosts.split(',').collect(), Vec::new());
         let pem_files = PemFiles::default();
-        let mut url = Self { scheme, login, hosts, path, options, pem_files, shown, form };
+        let mut url = Self { scheme, login, hosts, path, options, pem_files, redacted, form };
         if scheme.is_empty() {
             return Err(url.error("it has no scheme before a ://"));
         }
@@ -87,7 +87,7 @@ impl<'a> ServerUrl<'a> {
 
     /// The error of this URL: what is wrong with it, and what it should be like.
     pub fn error(&self, what: &str) -> Error {
-        Error::Config(format!("{}: {what}; {}", self.shown, self.form))
+        Error::Config(format!("{}: {what}; {}", self.redacted, self.form))
     }
 
     /// The error for an option that this backend does not have; `known` are those that it has.
@@ -347,9 +347,10 @@ mod tests {
         let binary = file("binary", &[0x30, 0x82, 0xff]);
         let encrypted = file("encrypted", KEY.replace("PRIVATE", "ENCRYPTED PRIVATE").as_bytes());
         let both = file("both", format!("{KEY}{CERTIFICATE}").as_bytes());
-        let odd = "# Our bundle\r\n-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        let bundle = file("bundle", format!("{odd}\r\n{CERTIFICATE}").as_bytes());
-        let broken = file("broken", odd.as_bytes());
+        let malformed =
+            "# Our bundle\r\n-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        let bundle = file("bundle", format!("{malformed}\r\n{CERTIFICATE}").as_bytes());
+        let broken = file("broken", malformed.as_bytes());
         let read = |query: String| files(&format!("x://h?{query}")).read();
         for good in [
             format!("ca={cert}"),

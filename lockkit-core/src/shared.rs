@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::deadline::{Margin, backoff};
-use crate::driver::LockDriver;
+use crate::driver::{LockDriver, SetLimit};
 use crate::error::in_time;
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -153,7 +153,27 @@ impl Core {
     /// A list as users see it.
     pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
         let base = self.namespace_counter().await?;
-        Ok(rebased(self.driver().inspect(key).await?, base))
+        Ok(with_offset(self.driver().inspect(key).await?, base))
+    }
+
+    /// Refuses, before any I/O, to ask for the limit of a semaphore where the backend keeps none.
+    pub(crate) fn check_resize(&self) -> Result<(), Error> {
+        self.check_open()?;
+        match self.driver().capabilities().resize {
+            true => Ok(()),
+            false => Err(self.driver().unsupported("resizing a semaphore")),
+        }
+    }
+
+    /// Gives a semaphore a limit, for as long as this until there is an answer; says which one it has now.
+    pub(crate) async fn set_limit(
+        &self,
+        key: &Key,
+        limit: SetLimit,
+        patience: Duration,
+    ) -> Result<u32, Error> {
+        self.check_resize()?;
+        self.repeat_within("resize", patience, || self.driver().resize(key, limit)).await
     }
 
     /// What is added to the backend's tokens, once it was asked for.
@@ -180,11 +200,11 @@ impl Drop for Core {
 }
 
 /// A state as users see it: with the namespace's base added to the tokens.
-pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    for standing in &mut state.queue {
-        let number = standing.token.get().saturating_add(base);
-        standing.token = Token::new(number).unwrap_or(standing.token);
-        standing.unmark();
+pub(crate) fn with_offset(mut state: LockState, base: u64) -> LockState {
+    for claim in &mut state.queue {
+        let number = claim.token.get().saturating_add(base);
+        claim.token = Token::new(number).unwrap_or(claim.token);
+        claim.unmark();
     }
     state
 }

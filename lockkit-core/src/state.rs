@@ -8,6 +8,8 @@ use serde::Serialize;
 use crate::name::Space;
 use crate::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Token};
 
+pub use crate::claim::MARK;
+
 /// The queue of a lock as it was when it was read.
 ///
 /// ```
@@ -83,10 +85,6 @@ impl LockState {
             && self.queue.iter().map(role).eq(other.queue.iter().map(role))
     }
 }
-
-/// Ends what a user wrote in a note, which has no control characters. What stands behind it is a
-/// composed driver's own or a lock delay, and shown by no manager as a note.
-pub const MARK: char = '\u{1f}';
 
 /// What a lock delay, in milliseconds, follows in a note.
 const LOCK_DELAY: &str = "delay=";
@@ -233,7 +231,7 @@ pub struct ListRequest {
 ///
 /// let last = Key::new(Namespace::default(), Space::Lock, Name::new("invoice/42")?);
 /// let cursor = Cursor::behind(&last);
-/// assert_eq!(cursor.place()?, (Space::Lock, last.name));
+/// assert_eq!(cursor.decode()?, (Space::Lock, last.name));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +248,7 @@ impl Cursor {
     }
 
     /// The list that the page ended with; an error where [`behind`](Self::behind) did not make it.
-    pub fn place(&self) -> Result<(Space, Name), Error> {
+    pub fn decode(&self) -> Result<(Space, Name), Error> {
         let parts = self.0.split_first().and_then(|(space, name)| {
             let space = match space {
                 b'l' => Space::Lock,
@@ -292,6 +290,7 @@ pub struct RegisterRequest {
 /// A register that has a value, as it was when it was listed. The value itself is loaded by its
 /// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RegisterState {
     /// Its name.
     pub name: Name,
@@ -306,24 +305,37 @@ pub struct RegisterState {
     pub damaged: Option<String>,
 }
 
+impl RegisterState {
+    /// A register that can be read.
+    pub fn new(name: Name, version: Version, token: Option<Token>, bytes: usize) -> Self {
+        Self { name, version, token, bytes, damaged: None }
+    }
+
+    /// The same, which cannot be read for this reason, if there is one.
+    #[must_use]
+    pub fn with_damage(self, damaged: Option<String>) -> Self {
+        Self { damaged, ..self }
+    }
+}
+
 /// A page of registers or of namespaces. It is empty only when nothing follows.
 ///
 /// ```
-/// use lockkit_core::state::Listed;
+/// use lockkit_core::state::ListPage;
 ///
-/// let page = Listed::first(2, ["a", "b", "c"]);
+/// let page = ListPage::first(2, ["a", "b", "c"]);
 /// assert_eq!(page.items, ["a", "b"]);
 /// assert!(page.more);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<T> {
+pub struct ListPage<T> {
     /// What is in the page.
     pub items: Vec<T>,
     /// Whether there may be another page, which begins behind the last item of this one.
     pub more: bool,
 }
 
-impl<T> Listed<T> {
+impl<T> ListPage<T> {
     /// The page of the first `limit` of these, of one at least.
     pub fn first(limit: usize, all: impl IntoIterator<Item = T>) -> Self {
         let mut all = all.into_iter();
@@ -371,14 +383,15 @@ impl Health {
 /// ```
 /// use lockkit_core::state::{Finding, Health, Severity};
 ///
-/// let health = Health::well("mine 1.0").with(Finding {
-///     severity: Severity::Warning,
-///     what: "writes do not wait for the disk".to_owned(),
-///     advice: "set fsync=on".to_owned(),
-/// });
+/// let health = Health::well("mine 1.0").with(Finding::new(
+///     Severity::Warning,
+///     "writes do not wait for the disk",
+///     "set fsync=on",
+/// ));
 /// assert_eq!(health.findings[0].severity, Severity::Warning);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -386,6 +399,19 @@ pub struct Finding {
     pub what: String,
     /// What to do about it.
     pub advice: String,
+}
+
+impl Finding {
+    /// Puts the parts together.
+    pub fn new(severity: Severity, what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { severity, what: what.into(), advice: advice.into() }
+    }
+
+    /// The same, of this part of a backend.
+    #[must_use]
+    pub fn at(self, part: &str) -> Self {
+        Self { what: format!("{part}: {}", self.what), ..self }
+    }
 }
 
 /// How bad a finding is.

@@ -61,8 +61,8 @@ impl<P: Eq + Hash> Successors<P> {
 
     /// A claim is in its queue no more, or this driver no longer knows of it: the waiter that follows it is woken.
     pub fn leave(&self, position: &P) {
-        let left = locked(&self.0).remove(position);
-        if let Some(next) = left.and_then(|own| own.next) {
+        let removed = locked(&self.0).remove(position);
+        if let Some(next) = removed.and_then(|own| own.next) {
             next.woken.notify_one();
         }
     }

@@ -1,8 +1,8 @@
-//! For tests of programs that use locks: a store in memory, and a hand that makes happen on purpose
+//! For tests of programs that use locks: a store in memory, and a control that makes happen on purpose
 //! what production has rarely. `docs/testing.md` has the patterns.
 //!
 //! A lock over a network can be lost while its holder works, and what a program does then is worth a
-//! test. [`locks`] makes a manager for the program under test, and the [`Hand`] that loses its locks.
+//! test. [`locks`] makes a manager for the program under test, and the [`TestControl`] that loses its locks.
 //!
 //! Under tokio's paused clock (`#[tokio::test(start_paused = true)]`, which needs tokio's feature
 //! `test-util`) leases and timeouts pass at once, and always the same way: nothing here reads another
@@ -12,13 +12,13 @@
 //! use lockkit_core::{Error, LossReason, testing};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! let (locks, hand) = testing::locks();
+//! let (locks, control) = testing::locks();
 //! let invoice = locks.mutex("invoice/42");
 //! let work = invoice.run(async |_lock| {
-//!     hand.lose("invoice/42", LossReason::Expired).await;
+//!     control.lose("invoice/42", LossReason::Expired).await;
 //!     std::future::pending::<Result<(), Error>>().await // it would work on for ever
 //! });
-//! assert!(matches!(work.await, Err(Error::Lost { reason: LossReason::Expired })));
+//! assert!(matches!(work.await, Err(Error::Lost { reason: LossReason::Expired, .. })));
 //! # }
 //! ```
 
@@ -30,12 +30,12 @@ use crate::memory::script::Script;
 use crate::shared::Core;
 use crate::{BreakRecord, Error, Guard, LockManager, LossReason, MemoryDriver, Space, observe};
 
-/// A manager on a store of its own, and the hand that moves what happens to its locks.
-pub fn locks() -> (LockManager, Hand) {
+/// A manager on a store of its own, and the control that moves what happens to its locks.
+pub fn locks() -> (LockManager, TestControl) {
     let (store, script) = (MemoryDriver::new(), Arc::new(Script::default()));
     let locks = LockManager::new(MemoryDriver { script: Some(script.clone()), ..store.clone() });
     let (core, others) = (locks.core().clone(), LockManager::new(store.clone()));
-    (locks, Hand { core, store, script, others })
+    (locks, TestControl { core, store, script, others })
 }
 
 /// Makes happen to the locks of one manager what production has rarely. See [`locks`].
@@ -46,21 +46,21 @@ pub fn locks() -> (LockManager, Hand) {
 /// use lockkit_core::{LossReason, testing};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// let (locks, hand) = testing::locks();
+/// let (locks, control) = testing::locks();
 /// let guard = locks.mutex("invoice/42").lock().await?;
-/// assert!(hand.lose("invoice/42", LossReason::Vanished).await);
+/// assert!(control.lose("invoice/42", LossReason::Vanished).await);
 /// assert!(guard.token().is_err());
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct Hand {
+pub struct TestControl {
     core: Arc<Core>,
     store: MemoryDriver,
     script: Arc<Script>,
     others: LockManager,
 }
 
-impl Hand {
+impl TestControl {
     /// Returns once the program holds the lock of this name: for tests of what happens then.
     ///
     /// # Cancel safety
@@ -72,7 +72,7 @@ impl Hand {
     }
 
     /// Loses the lock of this name that the program holds, now and for this reason: its guards are
-    /// invalid, `lost()` returns, `run` drops its work, and the next in line holds it. Says whether the
+    /// invalid, `lost()` returns, `run` drops its work, and the next waiter holds it. Says whether the
     /// program held it.
     ///
     /// As in production, the guard is invalid before anybody else holds the lock.
@@ -143,7 +143,7 @@ impl Hand {
     }
 
     /// A manager of another process, as it were, on the same store: to be in the program's way, and to
-    /// see what it left behind. The hand does nothing to its locks.
+    /// see what it left behind. The control does nothing to its locks.
     pub fn others(&self) -> &LockManager {
         &self.others
     }

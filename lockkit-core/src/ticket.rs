@@ -19,7 +19,7 @@ use crate::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, 
 /// backend cannot tell two such processes apart. **One process at a time** resumes it; handing the
 /// ticket on means to [detach](crate::Guard::detach) first. A manager refuses to resume a ticket
 /// twice at a time. Where two managers do, both guards are valid side by side, and fencing does not
-/// separate them. When one of them releases, the other is told
+/// separate them. When one of them releases, the other learns it
 /// [`LossReason::Vanished`](crate::LossReason::Vanished) at its next renewal, after a third of the
 /// ttl at most, or at its next [`verify`](crate::HeldLock::verify); until then it may say that it is
 /// valid while a third one holds.

@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-
 /// A fencing token: the number that orders a claim in its lock's queue.
 ///
 /// For one name, a later conflicting holder has a greater token. A resource that remembers the
@@ -57,13 +55,23 @@ impl fmt::Display for Token {
     }
 }
 
-impl TryFrom<u64> for Token {
-    type Error = Error;
+/// A number or a text that is no [`Token`]. Converts into [`Error::Config`](crate::Error::Config).
+///
+/// ```
+/// use lockkit_core::Token;
+///
+/// let error = "0".parse::<Token>().unwrap_err();
+/// assert!(error.to_string().contains("is no token"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no token: tokens are decimal numbers from 1 to {max}", max = i64::MAX)]
+pub struct InvalidToken(String);
 
-    fn try_from(number: u64) -> Result<Self, Error> {
-        let range = i64::MAX;
-        let error = || Error::Config(format!("{number} is no token: they go from 1 to {range}"));
-        Self::new(number).ok_or_else(error)
+impl TryFrom<u64> for Token {
+    type Error = InvalidToken;
+
+    fn try_from(number: u64) -> Result<Self, InvalidToken> {
+        Self::new(number).ok_or_else(|| InvalidToken(number.to_string()))
     }
 }
 
@@ -75,11 +83,11 @@ impl From<Token> for u64 {
 
 /// Reads the decimal number that [`Display`](std::fmt::Display) shows.
 impl FromStr for Token {
-    type Err = Error;
+    type Err = InvalidToken;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let error = |_| Error::Config(format!("{text:?} is no token: it is a decimal number"));
-        text.parse().map_err(error).and_then(|number: u64| Self::try_from(number))
+    fn from_str(text: &str) -> Result<Self, InvalidToken> {
+        let number = text.parse().ok().and_then(Self::new);
+        number.ok_or_else(|| InvalidToken(text.to_owned()))
     }
 }
 

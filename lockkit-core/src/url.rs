@@ -38,7 +38,7 @@ impl BackendUrl {
             let message = "a backend URL begins with a scheme and a colon, such as sqlite:locks.db";
             return Err(Error::config(message));
         };
-        let (place, options) = split_query(url);
+        let (base, options) = split_query(url);
         let mut settings = Settings::default();
         let mut others = Vec::new();
         for option in options {
@@ -49,7 +49,7 @@ impl BackendUrl {
                 _ => others.push(option),
             }
         }
-        let rest = join_query(place, &others);
+        let rest = join_query(base, &others);
         Ok(Self { scheme: scheme.to_ascii_lowercase(), settings, rest })
     }
 
@@ -152,36 +152,36 @@ impl<'a> UrlOption<'a> {
 
 /// What stands before a URL's query, and the options in it.
 pub fn split_query(url: &str) -> (&str, impl Iterator<Item = UrlOption<'_>>) {
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let texts = query.split('&').filter(|text| !text.is_empty());
     let options = texts.map(|text| {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         UrlOption { name, value, text }
     });
-    (place, options)
+    (base, options)
 }
 
 /// A URL of what stands before its query, and of options.
-pub fn join_query(place: &str, options: &[UrlOption<'_>]) -> String {
+pub fn join_query(base: &str, options: &[UrlOption<'_>]) -> String {
     let texts: Vec<_> = options.iter().map(|option| option.text).collect();
     match texts.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}?{}", texts.join("&")),
+        true => base.to_owned(),
+        false => format!("{base}?{}", texts.join("&")),
     }
 }
 
 /// The URL with every password replaced by `***`, and without its query: what may be shown. Of the
 /// members of `quorum:` and `mirror:`, each has its own.
 pub fn without_password(url: &str) -> String {
-    let (place, _) = url.split_once('?').unwrap_or((url, ""));
-    members(place).map(member_without_password).collect::<Vec<_>>().join(",")
+    let (base, _) = url.split_once('?').unwrap_or((url, ""));
+    members(base).map(member_without_password).collect::<Vec<_>>().join(",")
 }
 
 /// A URL, or the members of one of several: each begins with a scheme and `://`, which no password
 /// contains unescaped.
-fn members(place: &str) -> impl Iterator<Item = &str> {
-    let several = place.starts_with("quorum:") || place.starts_with("mirror:");
-    let mut rest = Some(place);
+fn members(base: &str) -> impl Iterator<Item = &str> {
+    let several = base.starts_with("quorum:") || base.starts_with("mirror:");
+    let mut rest = Some(base);
     std::iter::from_fn(move || {
         let text = rest.take()?;
         let begins = |at: &usize| {
@@ -195,9 +195,9 @@ fn members(place: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn member_without_password(place: &str) -> String {
-    let Some((scheme, rest)) = place.split_once("://") else {
-        return place.to_owned();
+fn member_without_password(base: &str) -> String {
+    let Some((scheme, rest)) = base.split_once("://") else {
+        return base.to_owned();
     };
     // The password may itself contain '@': everything up to the last one is the login.
     let (authority, path) = match rest.rfind('@') {
@@ -221,9 +221,9 @@ fn member_without_password(place: &str) -> String {
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let parsed = sum_of_parts(text.trim());
     parsed.ok_or_else(|| {
-        let shown: String = text.chars().take(40).collect();
+        let excerpt: String = text.chars().take(40).collect();
         let hint = "use numbers with ms, s, m, h or d, such as 250ms, 30s or 1h30m (bare: seconds)";
-        Error::Config(format!("{shown:?} is not a duration: {hint}"))
+        Error::Config(format!("{excerpt:?} is not a duration: {hint}"))
     })
 }
 
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        for (url, shown) in [
+        for (url, excerpt) in [
             ("redis://u:se:c@ret@h:1/0?password=x", "redis://u:***@h:1/0"),
             ("redis://:secret@h", "redis://:***@h"),
             ("postgres://u@h/db", "postgres://u@h/db"),
@@ -321,8 +321,8 @@ mod tests {
                 "quorum:redis+sentinel://u:***@a:1,b:2/m,zk://c:3,d:4,sqlite:/x",
             ),
         ] {
-            assert_eq!(without_password(url), shown);
-            assert_eq!(format!("{}", BackendUrl::parse(url).unwrap()), shown);
+            assert_eq!(without_password(url), excerpt);
+            assert_eq!(format!("{}", BackendUrl::parse(url).unwrap()), excerpt);
         }
     }
 

@@ -64,7 +64,7 @@ struct Note {
     asked: u32,
     /// Whether a message of the server said that it holds.
     notified: bool,
-    /// Whether it is known to be in line, so that an answer that it is not is the truth.
+    /// Whether it is known to be in its queue, so that an answer that it is not is the truth.
     is_queued: bool,
 }
 
@@ -135,7 +135,7 @@ impl<K: Eq + Hash> Waiters<K> {
         once_there(&self.queued_one, || (!locked(&self.waiters).is_empty()).then_some(())).await;
     }
 
-    /// An answer said that the claim is in line behind so many, and when the lease ends on which that
+    /// An answer said that so many claims are ahead of this one, and when the lease ends on which that
     /// depends: then it is asked about again, and before that where no message comes.
     pub fn queued(&self, id: &ClaimId, ahead: u32, lease: Option<Duration>) {
         let Some(waiter) = self.find(&(self.name)(id)) else { return };
@@ -194,13 +194,13 @@ impl<K: Eq + Hash> Waiters<K> {
         self.notified.load(Ordering::Relaxed)
     }
 
-    /// Messages arrive from now on. Asks about all claims: nobody listened for them until now.
+    /// Messages arrive from now on. Asks about all claims: none was listened for until now.
     pub fn listening_started(&self) {
         self.notified.store(true, Ordering::Relaxed);
         self.ask_about_all();
     }
 
-    /// Nobody knows any more whether messages arrive: all are asked about from now on.
+    /// It is unknown whether messages still arrive: all claims are asked about from now on.
     pub fn listening_ended(&self) {
         if self.notified.swap(false, Ordering::Relaxed) {
             self.ask_about_all();
@@ -255,7 +255,7 @@ impl<K: Eq + Hash> Waiters<K> {
         locked(&self.waiters).get(name).cloned()
     }
 
-    /// It is in line. If nobody has asked or listened for it, what it may have missed is asked for.
+    /// It is in its queue. If it was not asked about or listened for, what it may have missed is asked for.
     fn expect(&self, waiter: &Waiter) {
         let mut note = locked(&waiter.note);
         note.is_queued = true;

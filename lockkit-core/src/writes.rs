@@ -5,12 +5,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Error;
-
-/// Why a server takes no writes: the cause of an [`Error::Backend`], by which
-/// [`Error::is_read_only`] knows it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct ReadOnly(pub(crate) String);
+use crate::error::ReadOnly;
 
 /// Whether a driver has written to the address that it has. Until then a server that takes no writes is an
 /// error that stays: the address is that of a standby, or the login has a read-only role. After that it
@@ -51,23 +46,6 @@ impl Writes {
         match error.is_read_only() {
             true => error.with_retryable(self.0.load(Ordering::Relaxed)),
             false => error,
-        }
-    }
-}
-
-impl Error {
-    /// Whether a server takes no writes: a standby before its promotion, or a login with a read-only
-    /// role. It is [retryable](Self::is_retryable) once the driver has written there; at first contact it
-    /// stays. An acquire with a time limit waits in either case.
-    pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::Backend { cause, .. } if cause.is::<ReadOnly>())
-    }
-
-    /// The same, as one that may pass, or stays.
-    pub(crate) fn with_retryable(self, retryable: bool) -> Self {
-        match self {
-            Self::Backend { backend, cause, .. } => Self::Backend { backend, cause, retryable },
-            other => other,
         }
     }
 }

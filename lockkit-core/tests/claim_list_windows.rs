@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::claim_list::{
-    ApplyError, Change, ChangeKind, ClaimList, Entry, ListOperation, OperationResult, Tokens,
+    ApplyError, Change, ChangeKind, ClaimList, ListOperation, OperationResult, QueuedClaim,
+    TokenSequence,
 };
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{BreakMode, Patience, SetLimit};
@@ -30,7 +31,7 @@ enum Act {
 }
 
 fn pool(modes: &[Mode]) -> Vec<Claim> {
-    let identity = ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() };
+    let identity = ClientIdentity::new("here", 1, "test");
     let identity = Arc::new(identity);
     let name = Name::new("a").unwrap();
     let claim = |(at, mode): (usize, &Mode)| {
@@ -45,7 +46,7 @@ fn pool(modes: &[Mode]) -> Vec<Claim> {
 /// What a driver keeps: the rows of one list, the limit that it was given, the last token.
 #[derive(Clone, Default)]
 struct Rows {
-    rows: BTreeMap<u64, Entry>,
+    rows: BTreeMap<u64, QueuedClaim>,
     given: Option<u32>,
     last: u64,
 }
@@ -54,7 +55,7 @@ impl Rows {
     /// Loads all, applies, and writes what changed.
     fn apply_whole(&mut self, step: &ListOperation<'_>, now: Moment) -> OperationResult {
         let mut line = ClaimList::window(self.rows.values().cloned(), None, self.given);
-        let mut tokens = Tokens::above(self.last);
+        let mut tokens = TokenSequence::above(self.last);
         let applied = line.apply(step, now, &mut tokens).expect("nothing is missing");
         assert!(!applied.more);
         self.last = tokens.last();
@@ -78,10 +79,10 @@ impl Rows {
             (_, Some(claim)) => row.id == claim.id && !row.holds(),
             _ => false,
         });
-        let named: Vec<Entry> = named.cloned().collect();
+        let named: Vec<QueuedClaim> = named.cloned().collect();
         let mut line = ClaimList::window(front, known_to, self.given);
         line.extend(named, known_to);
-        let mut tokens = Tokens::above(self.last);
+        let mut tokens = TokenSequence::above(self.last);
         let mut more = |line: &mut ClaimList| {
             size += 1;
             let (front, known_to) = self.front(size);
@@ -109,25 +110,25 @@ impl Rows {
         applied.answer
     }
 
-    fn front(&self, size: usize) -> (Vec<Entry>, Option<u64>) {
-        let front: Vec<Entry> = self.rows.values().take(size).cloned().collect();
-        let known_to = (self.rows.len() > size).then(|| front.last().map_or(0, |row| row.place));
+    fn front(&self, size: usize) -> (Vec<QueuedClaim>, Option<u64>) {
+        let front: Vec<QueuedClaim> = self.rows.values().take(size).cloned().collect();
+        let known_to = (self.rows.len() > size).then(|| front.last().map_or(0, |row| row.sequence));
         (front, known_to)
     }
 
     fn write(&mut self, line: &ClaimList, changes: &[Change]) {
         for change in changes {
-            match line.get(change.place) {
-                Some(row) => drop(self.rows.insert(change.place, row.clone())),
-                None => drop(self.rows.remove(&change.place)),
+            match line.get(change.sequence) {
+                Some(row) => drop(self.rows.insert(change.sequence, row.clone())),
+                None => drop(self.rows.remove(&change.sequence)),
             }
             if change.kind == ChangeKind::Removed {
-                assert!(!self.rows.contains_key(&change.place));
+                assert!(!self.rows.contains_key(&change.sequence));
             }
         }
     }
 
-    fn live(&self, now: Moment) -> Vec<&Entry> {
+    fn live(&self, now: Moment) -> Vec<&QueuedClaim> {
         self.rows.values().filter(|row| row.is_live(now)).collect()
     }
 }
@@ -195,7 +196,7 @@ impl Both {
     /// Who holds is at the front, and they fit, unless the limit was lowered under them; who waits
     /// first does not.
     fn check_rule(&self) {
-        let rows: Vec<&Entry> = self.whole.rows.values().collect();
+        let rows: Vec<&QueuedClaim> = self.whole.rows.values().collect();
         let holding = rows.iter().take_while(|row| row.holds()).count();
         assert!(rows[holding..].iter().all(|row| !row.holds()), "holders are the front");
         if self.whole.given.is_none() {
@@ -290,14 +291,14 @@ fn in_a_small_scope_every_sequence_keeps_the_rule_in_windows_too() {
 fn a_release_with_a_thousand_waiting_needs_the_first_three_claims_only() {
     let claims = pool(&[Mode::Exclusive; 1000]);
     let now = Moment::from_nanos(1_000_000_000);
-    let (mut whole, mut tokens) = (ClaimList::new(), Tokens::above(0));
+    let (mut whole, mut tokens) = (ClaimList::new(), TokenSequence::above(0));
     for claim in &claims {
         let step =
             ListOperation::Acquire { claim, with: (), patience: Patience::Wait, given: None };
         whole.apply(&step, now, &mut tokens).unwrap();
     }
-    let front: Vec<Entry> = whole.entries().take(3).cloned().collect();
-    let known_to = Some(front[2].place);
+    let front: Vec<QueuedClaim> = whole.entries().take(3).cloned().collect();
+    let known_to = Some(front[2].sequence);
     let mut line = ClaimList::window(front, known_to, None);
     let step = ListOperation::Release(&claims[0]);
     let applied = line.apply(&step, now, &mut tokens).unwrap();

@@ -70,7 +70,7 @@ fn pool() -> Vec<Arc<Claim>> {
 }
 
 fn identity() -> ClientIdentity {
-    ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
+    ClientIdentity::new("here", 1, "test")
 }
 
 fn key(lock: bool) -> Key {
@@ -79,12 +79,7 @@ fn key(lock: bool) -> Key {
 }
 
 fn record(number: u64, force: BreakMode) -> BreakRecord {
-    BreakRecord {
-        by: identity(),
-        at_unix_ms: number,
-        reason: None,
-        forced: force == BreakMode::Forced,
-    }
+    BreakRecord::from_parts(identity(), number, None, force == BreakMode::Forced)
 }
 
 fn any_verb() -> impl Strategy<Value = Verb> {

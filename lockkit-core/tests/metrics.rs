@@ -87,7 +87,8 @@ async fn work() {
     guard.release().await.unwrap();
     let guard = mutex.lock().await.unwrap();
     let token = guard.token().unwrap();
-    let broken = locks.break_lock(Space::Lock, "invoice/42", token, BreakMode::Forced, None).await;
+    let broken =
+        locks.admin().break_lock(Space::Lock, "invoice/42", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     guard.lost().await;
 }

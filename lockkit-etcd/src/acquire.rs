@@ -16,7 +16,7 @@ use crate::client::{EtcdError, EtcdResult, ranges};
 use crate::key_suffixes::TakenSuffix;
 use crate::keys::{end_of, fixed_limit_key, in_list, other_fixed_limits, other_limits};
 use crate::lease_moves::{LeaseMove, LeaseMoveResult};
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
 use crate::requests::{
@@ -31,16 +31,16 @@ pub(crate) struct PendingAcquire {
     pub(crate) key: Vec<u8>,
     /// Whether no request that puts it in was ever sent before.
     fresh: bool,
-    hold: Arc<Lease>,
+    hold: Arc<EtcdLease>,
     /// For one that may wait in the queue.
-    wait: Option<Arc<Lease>>,
+    wait: Option<Arc<EtcdLease>>,
     value: ClaimData,
     /// For a try that would hold beside others: the revision at which these were there.
     beside: Option<i64>,
 }
 
 impl PendingAcquire {
-    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<EtcdLease>> {
         std::iter::once(&self.hold).chain(&self.wait)
     }
 
@@ -196,7 +196,7 @@ impl EtcdLocks {
         }
         let seen = self.inspect_claim(claim).await?;
         if let Some(record) = seen.broken {
-            return Err(Error::Lost { reason: LossReason::Broken(record) }.into());
+            return Err(Error::lost(LossReason::Broken(record)).into());
         }
         match seen.own {
             Some(_) if !sent => {
@@ -269,7 +269,7 @@ impl EtcdLocks {
         match self.relocate_one(&target, LeaseMove::as_it_is(claim, own.clone())).await? {
             LeaseMoveResult::Done(_) => self.cached(claim.id).ok_or(EtcdError::LeaseGone),
             // Others were at it as well: it is worth another read.
-            LeaseMoveResult::Changed | LeaseMoveResult::Gone => Err(EtcdError::LeaseGone),
+            LeaseMoveResult::Changed | LeaseMoveResult::NotFound => Err(EtcdError::LeaseGone),
         }
     }
 }

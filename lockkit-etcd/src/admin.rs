@@ -90,20 +90,19 @@ impl EtcdLocks {
         let status = status.await?.answer;
         let mut health = Health::well(format!("etcd {}", status.version()));
         if status.leader() == 0 {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "This member sees no leader.".to_owned(),
-                advice: "See that most members run and reach each other.".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "This member sees no leader.",
+                "See that most members run and reach each other.",
+            ));
         }
         if !old_leaders_are_harmless(status.version()) {
-            health = health.with(Finding {
-                severity: Severity::Warning,
-                what: "A leader of this version that was frozen may, on waking, end leases that \
-                       live at its successor: locks are lost early, and only tokens protect then."
-                    .to_owned(),
-                advice: "Use etcd 3.4.31, 3.5.13 or later.".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Warning,
+                "A leader of this version that was frozen may, on waking, end leases that \
+                       live at its successor: locks are lost early, and only tokens protect then.",
+                "Use etcd 3.4.31, 3.5.13 or later.",
+            ));
         }
         let versions = self.client.versions().await.into_iter().flatten();
         let versions = versions.filter_map(|version| ServerVersion::parse(&version));
@@ -116,12 +115,11 @@ impl EtcdLocks {
         if let Ok(members) = members.await
             && members.answer.members().len() == 1
         {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: "The cluster has one member: while that is down nobody gets a lock."
-                    .to_owned(),
-                advice: "Run three members where locks must survive the loss of one.".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Note,
+                "The cluster has one member: while that is down nobody gets a lock.",
+                "Run three members where locks must survive the loss of one.",
+            ));
         }
         Ok(health)
     }
@@ -133,11 +131,7 @@ impl EtcdLocks {
         let Ok(alarms) = asked.await else {
             return Vec::new();
         };
-        let finding = |what: &str, advice: &str| Finding {
-            severity: Severity::Problem,
-            what: what.to_owned(),
-            advice: advice.to_owned(),
-        };
+        let finding = |what: &str, advice: &str| Finding::new(Severity::Problem, what, advice);
         let of = |alarm: &etcd_client::AlarmMember| match alarm.alarm() {
             AlarmType::Nospace => finding(
                 "etcd is out of space: it takes no writes, and no locks.",

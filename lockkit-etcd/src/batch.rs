@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::acquire::PendingAcquire;
 use crate::client::{ATTEMPT, BACKEND, EtcdError, EtcdResult, Response, revision};
 use crate::heir::Heir;
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::locks::EtcdLocks;
 use crate::release::PendingRelease;
 use crate::requests::{NextStep, TxnOutcome, delete, unexpected_response};
@@ -324,7 +324,7 @@ impl EtcdLocks {
 /// A request that may put in claims. Dropped unanswered, it retires the leases that it names.
 struct Unanswered<'a> {
     locks: &'a EtcdLocks,
-    named: HashMap<i64, Arc<Lease>>,
+    named: HashMap<i64, Arc<EtcdLease>>,
 }
 
 impl Drop for Unanswered<'_> {

@@ -1,6 +1,6 @@
 //! Breaking claims.
 //!
-//! By force: the key is deleted. Gracefully: the key is moved to a lease that is not kept alive. So
+//! Forced: the key is deleted. Graceful: the key is moved to a lease that is not kept alive. So
 //! it is etcd that sees to it that the claim ends, and not the good will of its holder, who finds
 //! at the next renewal that the key has left its lease. Either way a record is put beside the queue,
 //! for the holder and for people; it stays for an hour.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::queue_snapshot::{Position, QueueSnapshot, StoredClaim};
 
 /// What this driver knows of one of its claims.
@@ -15,7 +15,7 @@ use crate::queue_snapshot::{Position, QueueSnapshot, StoredClaim};
 pub(crate) struct CachedClaim {
     pub(crate) stored: StoredClaim,
     /// The lease of a holder, or of one that waits.
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<EtcdLease>,
     /// When the last request was sent whose answer showed the key on this lease.
     pub(crate) seen: Moment,
     /// Moves of the key, as it is here, to another lease: under way, or ambiguous.
@@ -34,14 +34,14 @@ pub(crate) struct PendingMove {
     /// A moment before its target was kept alive for it.
     pub(crate) begun: Moment,
     /// Not to be revoked while the key may be on it.
-    pub(crate) target: Arc<Lease>,
+    pub(crate) target: Arc<EtcdLease>,
 }
 
 impl CachedClaim {
     /// As a request showed it that was sent then.
     pub(crate) fn seen(
         stored: StoredClaim,
-        lease: Arc<Lease>,
+        lease: Arc<EtcdLease>,
         snapshot: Option<QueueSnapshot>,
         seen: Moment,
     ) -> Self {
@@ -49,7 +49,7 @@ impl CachedClaim {
         Self { stored, lease, seen, moves: Vec::new(), asked: SteadyClock.now(), snapshot }
     }
 
-    /// Until when the key certainly is there, unless a client breaks the claim by force.
+    /// Until when the key certainly is there, unless there is a forced break of the claim.
     ///
     /// Its lease counts from the last keep-alive that was answered, but not from one after the key
     /// was last seen on it: from then on it may have been broken gracefully, which moves it to a
@@ -100,7 +100,7 @@ mod tests {
         let cached = |asked, kept| {
             let (key, mode) = (b"k".to_vec(), Mode::Exclusive);
             let stored = StoredClaim { key, created: 1, modified: 1, lease: 1, mode, value: None };
-            let lease = Arc::new(Lease::new(1, ttl, kept, &client));
+            let lease = Arc::new(EtcdLease::new(1, ttl, kept, &client));
             CachedClaim { asked, ..CachedClaim::seen(stored, lease, None, kept) }
         };
         let mut cached_claims = HashMap::new();

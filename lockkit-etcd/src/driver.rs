@@ -7,12 +7,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::driver::{
-    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver,
-    RegisterKey, Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
+    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
+    RegisterEntry, RegisterKey, Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Token,
@@ -180,7 +180,7 @@ impl LockDriver for EtcdDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         self.ready().await?.namespaces(after, limit).await
     }
 
@@ -190,7 +190,7 @@ impl LockDriver for EtcdDriver {
 
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
         let key = self.locks.cached(claim.id).map(|cached| cached.stored.key);
-        key.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
+        key.map(Anchored::At).ok_or(Error::lost(LossReason::Vanished))
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
@@ -220,7 +220,7 @@ impl LockDriver for EtcdDriver {
 
 #[async_trait]
 impl Registers for EtcdDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         self.ready().await?.load(at).await
     }
 
@@ -228,11 +228,15 @@ impl Registers for EtcdDriver {
         self.ready().await?.write(at, write.clone()).await
     }
 
-    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<RegisterEntry>> {
         self.ready().await?.register_changed(at, after).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>> {
         self.ready().await?.page_of_registers(request).await
     }
 }

@@ -16,7 +16,7 @@ use lockkit_core::{Claim, Lifetime, Mode};
 
 use crate::claim_cache::PendingMove;
 use crate::lease_moves::{LeaseMove, LeaseMoveResult, next_number};
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::{Position, StoredClaim};
 use crate::requests::{put, unchanged};
@@ -25,7 +25,7 @@ use crate::requests::{put, unchanged};
 pub(crate) struct Heir {
     moving: LeaseMove,
     /// The lease that it will hold on.
-    pub(crate) target: Arc<Lease>,
+    pub(crate) target: Arc<EtcdLease>,
     number: u64,
 }
 
@@ -106,7 +106,7 @@ mod tests {
         let (claim, cached) = waiter(&locks, 100);
         locks.cache_claim(claim.id, cached.clone());
         let until = || locks.cached(claim.id).unwrap().until();
-        let target = Arc::new(Lease::new(2, Duration::from_secs(3), at(103), &locks.client));
+        let target = Arc::new(EtcdLease::new(2, Duration::from_secs(3), at(103), &locks.client));
         let moving = LeaseMove::to_hold(&claim, cached.stored.clone());
         let heir = Heir { moving, target: target.clone(), number: 7 };
         locks.note_heir(&heir);

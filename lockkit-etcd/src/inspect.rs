@@ -91,7 +91,7 @@ impl EtcdLocks {
         let [breaks, list] = pair(ranges(&answer))?;
         let snapshot = QueueSnapshot::of(list.kvs(), list.count(), revision(&answer));
         let left = self.left(snapshot.entries()).await;
-        let shown = self.show(key, &snapshot, &break_records(&breaks), &left)?;
+        let shown = self.lock_state(key, &snapshot, &break_records(&breaks), &left)?;
         let (key, content) = (self.root.list(key), Some(digest(list.kvs())));
         let (end, from) = (end_of(&key), snapshot.revision + 1);
         Ok((shown, WatchRange { key, end, from, changes: true, content }))
@@ -115,7 +115,7 @@ impl EtcdLocks {
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page> {
-        let behind = request.after.as_ref().map(Cursor::place).transpose()?;
+        let behind = request.after.as_ref().map(Cursor::decode).transpose()?;
         let limit = request.limit.max(1);
         let mut states = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
@@ -226,7 +226,7 @@ impl EtcdLocks {
         let left = self.left(&entries).await;
         snapshots
             .iter()
-            .map(|(key, snapshot)| Ok(self.show(key, snapshot, &records, &left)?))
+            .map(|(key, snapshot)| Ok(self.lock_state(key, snapshot, &records, &left)?))
             .collect()
     }
 
@@ -246,7 +246,7 @@ impl EtcdLocks {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    fn show(
+    fn lock_state(
         &self,
         key: &Key,
         snapshot: &QueueSnapshot,

@@ -28,7 +28,7 @@ pub(crate) struct KeepAliveResponse {
 }
 
 /// `None`: the stream broke before the answer came.
-type Answer = Option<KeepAliveResponse>;
+type KeepAliveResult = Option<KeepAliveResponse>;
 
 #[derive(Debug)]
 enum KeepAliveCommand {
@@ -42,7 +42,7 @@ enum KeepAliveCommand {
 struct KeepAliveRequest {
     lease: i64,
     patience: Duration,
-    to: oneshot::Sender<Answer>,
+    to: oneshot::Sender<KeepAliveResult>,
 }
 
 /// The stream, opened when it is first needed.
@@ -85,10 +85,10 @@ impl KeepAlive {
 
 /// Questions that were sent and not answered, in the order of their sending for each lease.
 #[derive(Default)]
-struct PendingKeepAlives(HashMap<i64, VecDeque<oneshot::Sender<Answer>>>);
+struct PendingKeepAlives(HashMap<i64, VecDeque<oneshot::Sender<KeepAliveResult>>>);
 
 impl PendingKeepAlives {
-    fn add(&mut self, lease: i64, to: oneshot::Sender<Answer>) {
+    fn add(&mut self, lease: i64, to: oneshot::Sender<KeepAliveResult>) {
         self.0.entry(lease).or_default().push_back(to);
     }
 

@@ -16,7 +16,7 @@ use lockkit_core::driver::{ClaimData, ClaimId};
 
 use crate::claim_cache::{CachedClaim, PendingMove};
 use crate::client::{ATTEMPT, EtcdError, EtcdResult, ranges, revision};
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::StoredClaim;
 use crate::requests::{put, put_lease, unchanged, unexpected_response};
@@ -62,7 +62,7 @@ pub(crate) enum LeaseMoveResult {
     Done(Box<StoredClaim>),
     /// It was written by another client.
     Changed,
-    Gone,
+    NotFound,
 }
 
 impl EtcdLocks {
@@ -70,7 +70,7 @@ impl EtcdLocks {
     /// it.
     pub(crate) async fn relocate(
         &self,
-        target: &Arc<Lease>,
+        target: &Arc<EtcdLease>,
         moving: Vec<LeaseMove>,
     ) -> Vec<EtcdResult<LeaseMoveResult>> {
         self.leases.freshen(target).await;
@@ -82,7 +82,7 @@ impl EtcdLocks {
     /// The same of one key.
     pub(crate) async fn relocate_one(
         &self,
-        target: &Arc<Lease>,
+        target: &Arc<EtcdLease>,
         moving: LeaseMove,
     ) -> EtcdResult<LeaseMoveResult> {
         self.relocate(target, vec![moving])
@@ -93,7 +93,7 @@ impl EtcdLocks {
 
     async fn relocate_some(
         &self,
-        target: &Arc<Lease>,
+        target: &Arc<EtcdLease>,
         moving: Vec<LeaseMove>,
     ) -> Vec<EtcdResult<LeaseMoveResult>> {
         let all = |failure: EtcdError| moving.iter().map(|_| Err(failure.clone())).collect();
@@ -131,7 +131,7 @@ impl EtcdLocks {
     /// for that. Otherwise it has to be kept alive before they are moved.
     fn note_moves<'a>(
         &'a self,
-        target: &Arc<Lease>,
+        target: &Arc<EtcdLease>,
         moving: &'a [LeaseMove],
     ) -> (NotedMoves<'a>, bool) {
         let number = next_number();
@@ -188,7 +188,7 @@ impl CachedClaim {
     pub(crate) fn was_moved(
         &mut self,
         moved: &LeaseMoveResult,
-        target: &Arc<Lease>,
+        target: &Arc<EtcdLease>,
         number: u64,
         sent: Moment,
     ) {
@@ -217,7 +217,7 @@ fn step(moving: &LeaseMove, lease: i64) -> Txn {
 
 fn moved(
     moving: &LeaseMove,
-    target: &Lease,
+    target: &EtcdLease,
     answer: &TxnResponse,
     revision: i64,
 ) -> LeaseMoveResult {
@@ -233,8 +233,8 @@ fn moved(
         return LeaseMoveResult::Done(Box::new(moved));
     }
     match ranges(answer).first().and_then(|range| range.kvs().first().map(StoredClaim::of)) {
-        None => LeaseMoveResult::Gone,
-        Some(now) if now.created != stored.created => LeaseMoveResult::Gone,
+        None => LeaseMoveResult::NotFound,
+        Some(now) if now.created != stored.created => LeaseMoveResult::NotFound,
         // An attempt before did it, and its answer was lost.
         Some(now) if now.lease == target.id => LeaseMoveResult::Done(Box::new(now)),
         Some(_) => LeaseMoveResult::Changed,

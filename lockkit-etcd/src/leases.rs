@@ -10,7 +10,7 @@
 //!   and what arrives later still is refused, as it names a lease that is no more.
 //! - **Old leases.** A claim that is put on a lease has only what is left of that. So a lease is
 //!   kept alive along with the request when a tenth of it has passed; and what a grant says counts
-//!   from the keep-alive that was answered ([`Lease::since`]).
+//!   from the keep-alive that was answered ([`EtcdLease::since`]).
 //!
 //! And one limit: a renewal asks which keys are on a lease, and the client takes no answer of more
 //! than 4 MB. So a lease with [`FULL`] live keys takes no more.
@@ -58,11 +58,11 @@ pub(crate) enum KeptAlive {
     InTerm(u64),
     /// The two were answered in different terms, which says nothing about the lease.
     Unsure,
-    Gone,
+    Expired,
 }
 
 /// A lease at etcd.
-pub(crate) struct Lease {
+pub(crate) struct EtcdLease {
     pub(crate) id: i64,
     /// What etcd granted, which may be more than was asked for.
     pub(crate) ttl: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Lease {
     client: Arc<EtcdClient>,
 }
 
-impl Lease {
+impl EtcdLease {
     pub(crate) fn new(id: i64, ttl: Duration, since: Moment, client: &Arc<EtcdClient>) -> Self {
         Self {
             id,
@@ -129,13 +129,13 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for EtcdLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({:x}, {:?})", self.id, self.ttl)
     }
 }
 
-impl Drop for Lease {
+impl Drop for EtcdLease {
     fn drop(&mut self) {
         if !*self.revoke.get_mut() || *self.gone.get_mut() {
             return;
@@ -154,11 +154,11 @@ pub(crate) struct Leases {
     /// A key that this client may read.
     root: Vec<u8>,
     /// The shared leases that new claims get, by their seconds.
-    current: Mutex<HashMap<u64, Arc<Lease>>>,
+    current: Mutex<HashMap<u64, Arc<EtcdLease>>>,
     /// All leases that any client here knows, by their id.
-    known: Mutex<HashMap<i64, Weak<Lease>>>,
+    known: Mutex<HashMap<i64, Weak<EtcdLease>>>,
     /// The one for what is to be remembered for a while.
-    lasting: tokio::sync::Mutex<Option<Arc<Lease>>>,
+    lasting: tokio::sync::Mutex<Option<Arc<EtcdLease>>>,
     /// Held while a shared lease is made, so that one is made and not many.
     making: tokio::sync::Mutex<()>,
 }
@@ -177,13 +177,13 @@ impl Leases {
     }
 
     /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
+    pub(crate) async fn waiting(&self, claim: &Claim) -> EtcdResult<Arc<EtcdLease>> {
         self.shared(seconds(claim.wait_ttl)).await
     }
 
     /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
     /// this process only.
-    pub(crate) async fn holding(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
+    pub(crate) async fn holding(&self, claim: &Claim) -> EtcdResult<Arc<EtcdLease>> {
         match claim.lifetime {
             Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
@@ -191,7 +191,7 @@ impl Leases {
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
+    async fn shared(&self, seconds: u64) -> EtcdResult<Arc<EtcdLease>> {
         if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
@@ -208,16 +208,16 @@ impl Leases {
     }
 
     /// The present lease, if it is not over and has room.
-    fn usable(&self, seconds: u64) -> Option<Arc<Lease>> {
+    fn usable(&self, seconds: u64) -> Option<Arc<EtcdLease>> {
         let current = locked(&self.current);
         // One that may be over costs a refused request, so a new one is cheaper.
         let now = SteadyClock.now();
-        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && !l.is_full();
+        let usable = |l: &&Arc<EtcdLease>| !l.is_gone() && l.until() > now && !l.is_full();
         current.get(&seconds).filter(usable).cloned()
     }
 
     /// A new lease.
-    pub(crate) async fn grant(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
+    pub(crate) async fn grant(&self, seconds: u64) -> EtcdResult<Arc<EtcdLease>> {
         let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
         let sent = SteadyClock.now();
         let granted =
@@ -225,12 +225,12 @@ impl Leases {
         let granted = granted.await?.answer;
         let ttl = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
         // What a repeated request gave counts from the first one: earlier, so on the safe side.
-        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.client)))
+        Ok(self.note(EtcdLease::new(granted.id(), ttl, sent, &self.client)))
     }
 
     /// A lease that is never renewed, for keys that are to stay for so long at least: those that come
     /// one after the other share it.
-    pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<Lease>> {
+    pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<EtcdLease>> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
         if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
@@ -242,7 +242,7 @@ impl Leases {
     }
 
     /// The lease with this id: known here, or another client's. `None` if it is gone.
-    pub(crate) async fn find(&self, id: i64) -> EtcdResult<Option<Arc<Lease>>> {
+    pub(crate) async fn find(&self, id: i64) -> EtcdResult<Option<Arc<EtcdLease>>> {
         if let Some(lease) = self.known(id) {
             return Ok((!lease.is_gone()).then_some(lease));
         }
@@ -256,27 +256,27 @@ impl Leases {
         let ttl = Duration::from_secs(u64::try_from(answer.granted_ttl()).unwrap_or(0));
         let left = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
         let since = sent.before(ttl.saturating_sub(left));
-        Ok(Some(self.note(Lease::new(id, ttl, since, &self.client))))
+        Ok(Some(self.note(EtcdLease::new(id, ttl, since, &self.client))))
     }
 
     /// The lease with this id; where it is not known how long it lasts, one that is over.
-    pub(crate) fn known_or(&self, id: i64) -> Arc<Lease> {
-        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.client);
+    pub(crate) fn known_or(&self, id: i64) -> Arc<EtcdLease> {
+        let unknown = || EtcdLease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.client);
         self.known(id).unwrap_or_else(|| Arc::new(unknown()))
     }
 
     /// Revokes a lease, as far as etcd can be reached.
-    pub(crate) async fn revoke(&self, lease: &Lease) {
+    pub(crate) async fn revoke(&self, lease: &EtcdLease) {
         revoke(&self.client, lease.id).await;
         lease.gone.store(true, Ordering::Release);
     }
 
     /// The lease with this id, if it is one of those that are known here.
-    pub(crate) fn known(&self, id: i64) -> Option<Arc<Lease>> {
+    pub(crate) fn known(&self, id: i64) -> Option<Arc<EtcdLease>> {
         locked(&self.known).get(&id).and_then(Weak::upgrade)
     }
 
-    fn note(&self, lease: Lease) -> Arc<Lease> {
+    fn note(&self, lease: EtcdLease) -> Arc<EtcdLease> {
         let lease = Arc::new(lease);
         let mut known = locked(&self.known);
         if known.len() > 64 && known.len() == known.capacity() {
@@ -287,11 +287,11 @@ impl Leases {
     }
 
     /// Keeps a lease alive; says whether it is still there.
-    pub(crate) async fn keep(&self, lease: &Lease) -> EtcdResult<bool> {
+    pub(crate) async fn keep(&self, lease: &EtcdLease) -> EtcdResult<bool> {
         for _ in 0..ATTEMPTS {
             match self.keep_once(lease, patience(lease.ttl)).await? {
                 KeptAlive::InTerm(_) => return Ok(true),
-                KeptAlive::Gone => return Ok(false),
+                KeptAlive::Expired => return Ok(false),
                 KeptAlive::Unsure => {}
             }
         }
@@ -306,7 +306,7 @@ impl Leases {
     /// leader when both were sent; and one that comes later gives the lease its full time again.
     pub(crate) async fn keep_once(
         &self,
-        lease: &Lease,
+        lease: &EtcdLease,
         patience: Duration,
     ) -> EtcdResult<KeptAlive> {
         let sent = SteadyClock.now();
@@ -316,7 +316,7 @@ impl Leases {
         if !kept.alive {
             lease.gone.store(true, Ordering::Release);
             self.forget(lease);
-            return Ok(KeptAlive::Gone);
+            return Ok(KeptAlive::Expired);
         }
         if kept.term != term? {
             return Ok(KeptAlive::Unsure);
@@ -334,21 +334,21 @@ impl Leases {
     }
 
     /// Keeps it alive if a good part of it has passed. Meant to be sent beside a request that puts
-    /// a claim on it; what it does not achieve shows in [`Lease::since`].
-    pub(crate) async fn freshen(&self, lease: &Lease) {
+    /// a claim on it; what it does not achieve shows in [`EtcdLease::since`].
+    pub(crate) async fn freshen(&self, lease: &EtcdLease) {
         if lease.is_old(SteadyClock.now()) {
             let _ = self.keep(lease).await;
         }
     }
 
     /// New claims get another lease than this one from now on, and those on it leave it.
-    pub(crate) fn retire(&self, lease: &Lease) {
+    pub(crate) fn retire(&self, lease: &EtcdLease) {
         lease.retired.store(true, Ordering::Release);
         lease.end();
         self.forget(lease);
     }
 
-    fn forget(&self, lease: &Lease) {
+    fn forget(&self, lease: &EtcdLease) {
         locked(&self.current).retain(|_, current| current.id != lease.id);
     }
 
@@ -411,7 +411,7 @@ mod tests {
         let client = Arc::new(EtcdClient::to(Vec::new(), &etcd_client::ConnectOptions::new()));
         let leases = Leases::new(client.clone(), Vec::new());
         let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
-        let lease = leases.note(Lease::new(1, ttl, now, &client));
+        let lease = leases.note(EtcdLease::new(1, ttl, now, &client));
         locked(&leases.current).insert(30, lease.clone());
         drop(lease);
         for _ in 0..2 * FULL {

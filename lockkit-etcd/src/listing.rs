@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use etcd_client::{GetOptions, Txn, TxnOp};
 use lockkit_core::driver::Version;
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace, Result, Token};
 
 use crate::client::{BACKEND, ranges};
@@ -22,7 +22,7 @@ impl EtcdLocks {
     pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>> {
+    ) -> Result<ListPage<RegisterState>> {
         let limit = request.limit.max(1);
         let all = self.root.registers(&request.namespace, &request.prefix);
         let mut from = match &request.after {
@@ -48,16 +48,16 @@ impl EtcdLocks {
                     continue;
                 }
                 if items.len() == limit {
-                    return Ok(Listed { items, more: true });
+                    return Ok(ListPage { items, more: true });
                 }
                 let token = remembered.take().filter(|(of, _)| *of == name).and_then(|it| it.1);
                 let version = Version(u64::try_from(kv.mod_revision()).unwrap_or(0));
                 let bytes = kv.value().len();
-                items.push(RegisterState { name, version, token, bytes, damaged: None });
+                items.push(RegisterState::new(name, version, token, bytes));
             }
             match shown.kvs().last() {
                 Some(last) if shown.more() => from = after(last.key()),
-                _ => return Ok(Listed { items, more: false }),
+                _ => return Ok(ListPage { items, more: false }),
             }
         }
     }
@@ -67,7 +67,7 @@ impl EtcdLocks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let mut from = after.map_or_else(Vec::new, |after| end_of(&folder(after)));
         let mut found = Vec::new();
         loop {
@@ -75,7 +75,7 @@ impl EtcdLocks {
             found.extend(some.iter().filter_map(|folder| namespace_of(folder)));
             match next {
                 Some(next) if found.len() <= limit => from = next,
-                _ => return Ok(Listed::first(limit, found)),
+                _ => return Ok(ListPage::first(limit, found)),
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::claim_cache::{CachedClaim, make_room};
 use crate::client::{EtcdClient, EtcdError, EtcdResult};
 use crate::key_suffixes::KeySuffixPool;
 use crate::keys::{Root, in_list};
-use crate::leases::{Lease, Leases, YOUNG, seconds, trusted};
+use crate::leases::{EtcdLease, Leases, YOUNG, seconds, trusted};
 use crate::queue_snapshot::{Position, QueueSnapshot, StoredClaim};
 use crate::requests::token_of;
 use crate::value::KnownRegister;
@@ -85,7 +85,7 @@ impl EtcdLocks {
         &self,
         claim: &Claim,
         stored: &StoredClaim,
-        lease: Arc<Lease>,
+        lease: Arc<EtcdLease>,
         snapshot: Option<QueueSnapshot>,
         seen: Moment,
     ) -> CachedClaim {
@@ -172,7 +172,7 @@ pub(crate) mod tests {
         let (key, mode) = (b"k".to_vec(), Mode::Exclusive);
         let value = Some(ClaimData::of(&claim).queued_now());
         let stored = StoredClaim { key, created: 1, modified: 1, lease: 1, mode, value };
-        let lease = Arc::new(Lease::new(1, wait, at(100), &locks.client));
+        let lease = Arc::new(EtcdLease::new(1, wait, at(100), &locks.client));
         (claim, CachedClaim::seen(stored, lease, None, at(seen)))
     }
 
@@ -197,7 +197,7 @@ pub(crate) mod tests {
     async fn a_claim_that_may_have_been_moved_counts_from_before_the_move() {
         let locks = no_locks();
         let (claim, mut cached) = waiter(&locks, 100);
-        let target = Arc::new(Lease::new(2, Duration::from_secs(3), at(200), &locks.client));
+        let target = Arc::new(EtcdLease::new(2, Duration::from_secs(3), at(200), &locks.client));
         for (number, begun) in [(0, 104), (1, 102), (2, 106)] {
             cached.moves.push(PendingMove { number, begun: at(begun), target: target.clone() });
         }

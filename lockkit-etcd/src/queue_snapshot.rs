@@ -3,7 +3,7 @@
 
 use etcd_client::KeyValue;
 use lockkit_core::driver::ClaimData;
-use lockkit_core::queue::{Ahead, Member, Queue, Verdict};
+use lockkit_core::queue::{Ahead, Queue, QueueMember, RuleResult};
 use lockkit_core::{Claim, Mode, Result};
 
 use crate::keys::fixed_limit_of;
@@ -60,7 +60,7 @@ impl StoredClaim {
     }
 }
 
-impl Member for StoredClaim {
+impl QueueMember for StoredClaim {
     fn mode(&self) -> Mode {
         self.mode
     }
@@ -115,31 +115,31 @@ impl QueueSnapshot {
     }
 
     /// What the rule says about the claim that was created then, if it is there.
-    fn verdict(&self, created: i64) -> Option<Verdict<'_, StoredClaim>> {
+    fn verdict(&self, created: i64) -> Option<RuleResult<'_, StoredClaim>> {
         let position = self.entries().iter().position(|stored| stored.created == created)?;
-        Some(self.queue.verdict(position, created.unsigned_abs()))
+        Some(self.queue.rule_for(position, created.unsigned_abs()))
     }
 
     /// Whether the claim that was created then holds.
     pub(crate) fn holds(&self, created: i64) -> bool {
-        matches!(self.verdict(created), Some(Verdict::Holds))
+        matches!(self.verdict(created), Some(RuleResult::Holds))
     }
 
     /// Whether this claim would hold at once at the end of this queue; refuses a limit other than the
     /// one in use.
     pub(crate) fn admits(&self, claim: &Claim) -> Result<bool> {
-        match self.queue.verdict_at_end(claim.mode) {
-            Verdict::Holds => Ok(true),
-            Verdict::Waits(_) => Ok(false),
-            Verdict::OtherLimit(in_use) => Err(claim.other_limit(in_use)),
+        match self.queue.rule_at_end(claim.mode) {
+            RuleResult::Holds => Ok(true),
+            RuleResult::Waits(_) => Ok(false),
+            RuleResult::OtherLimit(in_use) => Err(claim.other_limit(in_use)),
         }
     }
 
     /// The claim that the one that was created then waits for: when it goes, it is worth a read.
     /// `None`: any of the claims ahead.
-    pub(crate) fn obstacle(&self, created: i64) -> Option<&StoredClaim> {
+    pub(crate) fn claim_ahead(&self, created: i64) -> Option<&StoredClaim> {
         match self.verdict(created)? {
-            Verdict::Waits(Ahead { blocker, .. }) => blocker,
+            RuleResult::Waits(Ahead { blocker, .. }) => blocker,
             _ => None,
         }
     }

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
-use lockkit_core::driver::{Attempted, Entry, RegisterKey, Version, Write, WriteResult};
+use lockkit_core::driver::{Attempted, RegisterEntry, RegisterKey, Version, Write, WriteResult};
 use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
 use crate::client::{BACKEND, EtcdResult, Response, ranges, revision};
-use crate::leases::{Lease, seconds};
+use crate::leases::{EtcdLease, seconds};
 use crate::locks::EtcdLocks;
 use crate::requests::{delete, pair, written};
 use crate::value::{KnownRegister, RegisterMeta, hex, version};
@@ -39,7 +39,7 @@ struct ReadRegister {
 }
 
 impl EtcdLocks {
-    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         Ok(self.read_register(at).await?.entry())
     }
 
@@ -48,7 +48,7 @@ impl EtcdLocks {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Option<RegisterEntry>> {
         loop {
             let read = self.read_register(at).await?;
             let entry = read.entry();
@@ -85,7 +85,7 @@ impl EtcdLocks {
         for _ in 0..ATTEMPTS {
             match WriteResult::decide(&state.found(), &write) {
                 Some(outcome) if is_told => {
-                    lease.inspect(|lease: &Arc<Lease>| lease.end());
+                    lease.inspect(|lease: &Arc<EtcdLease>| lease.end());
                     return Ok(Attempted::after(ambiguous, outcome));
                 }
                 Some(_) => state = self.read_register(at).await?.state,
@@ -119,7 +119,7 @@ impl EtcdLocks {
         at: &RegisterKey,
         write: &Write,
         before: &KnownRegister,
-        lease: Option<&Arc<Lease>>,
+        lease: Option<&Arc<EtcdLease>>,
     ) -> EtcdResult<Response<Result<Version, KnownRegister>>> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
@@ -131,7 +131,7 @@ impl EtcdLocks {
             (None, Some(_)) => lease.cloned(),
             _ => None,
         };
-        let on = |lease: Option<&Arc<Lease>>| {
+        let on = |lease: Option<&Arc<EtcdLease>>| {
             let put = PutOptions::new();
             Some(lease.map_or(put.clone(), |lease| put.with_lease(lease.id)))
         };
@@ -178,9 +178,9 @@ impl ReadRegister {
         Self { value, state, revision }
     }
 
-    fn entry(&self) -> Option<Entry> {
+    fn entry(&self) -> Option<RegisterEntry> {
         let kv = self.value.as_ref()?;
         let token = self.state.meta.token.and_then(Token::new);
-        Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
+        Some(RegisterEntry::new(kv.value().to_vec(), version(kv.mod_revision()), token))
     }
 }

@@ -13,7 +13,7 @@ use crate::client::{EtcdError, EtcdResult, ranges};
 use crate::heir::Heir;
 use crate::keys::end_of_claims;
 use crate::lease_moves::{LeaseMove, LeaseMoveResult};
-use crate::leases::Lease;
+use crate::leases::EtcdLease;
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::{Position, StoredClaim};
 use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
@@ -32,7 +32,7 @@ pub(crate) struct PendingRelease {
     /// Whether nothing was ahead of it, nor may anything hold beside it.
     is_sole_holder: bool,
     /// That of a holder.
-    lease: Option<Arc<Lease>>,
+    lease: Option<Arc<EtcdLease>>,
     /// The waiter that is to hold with the same request.
     pub(crate) heir: Option<Heir>,
 }
@@ -160,7 +160,12 @@ impl EtcdLocks {
     /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the
     /// one that is known here, or else that of the key that was taken out. That of a ticket is
     /// waited for, since the program may be at its end.
-    async fn end_own_leases(&self, claim: &Claim, known: Option<Arc<Lease>>, answer: &TxnResponse) {
+    async fn end_own_leases(
+        &self,
+        claim: &Claim,
+        known: Option<Arc<EtcdLease>>,
+        answer: &TxnResponse,
+    ) {
         let taken_out = answer.op_responses().into_iter().filter_map(|op| match op {
             TxnOpResponse::Delete(mut deleted) => deleted.take_prev_kvs().pop(),
             _ => None,
@@ -184,7 +189,7 @@ impl EtcdLocks {
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal> {
         let mut renewal = Renewal::Ended(ClaimEnd::NotFound);
         for _ in 0..LOOKS {
-            renewal = self.renew_alone(claim).await?;
+            renewal = self.renew_one(claim).await?;
             if !matches!(renewal, Renewal::Holds(_)) {
                 return Ok(renewal);
             }

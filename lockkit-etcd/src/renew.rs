@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::claim_cache::CachedClaim;
 use crate::client::{BACKEND, EtcdError, EtcdResult, ranges, revision};
 use crate::lease_moves::{LeaseMove, LeaseMoveResult};
-use crate::leases::{ATTEMPTS, KeptAlive, Lease, new_leader, patience};
+use crate::leases::{ATTEMPTS, EtcdLease, KeptAlive, new_leader, patience};
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
 use crate::requests::{created, delete, get_list};
@@ -51,10 +51,10 @@ enum RenewalAction {
     Inspect,
 }
 
-type Answer = EtcdResult<Renewal>;
+type RenewalResult = EtcdResult<Renewal>;
 type LeaseKeys = HashSet<Vec<u8>>;
 /// A lease, and the claims that are to live on it, with what is to be moved.
-type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<LeaseMove>);
+type Group = (Arc<EtcdLease>, Vec<Arc<Claim>>, Vec<LeaseMove>);
 
 impl EtcdLocks {
     pub(crate) async fn renew(
@@ -74,7 +74,10 @@ impl EtcdLocks {
     }
 
     /// Renews claims of which each is named once. Those without an answer took too long.
-    async fn renew_once(self: &Arc<Self>, claims: &[Arc<Claim>]) -> HashMap<ClaimId, Answer> {
+    async fn renew_once(
+        self: &Arc<Self>,
+        claims: &[Arc<Claim>],
+    ) -> HashMap<ClaimId, RenewalResult> {
         let sent = SteadyClock.now();
         let cached_claims: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
         // So long as each of them can wait for, so that none waits for another.
@@ -156,14 +159,14 @@ impl EtcdLocks {
     /// [`Terms`](crate::terms::Terms). Otherwise all three questions are asked again.
     async fn keep_and_list(
         &self,
-        lease: &Lease,
+        lease: &EtcdLease,
         patience: Duration,
     ) -> EtcdResult<Option<LeaseKeys>> {
         for _ in 0..ATTEMPTS {
             let kept = self.leases.keep_once(lease, patience);
             let (kept, list) = join(kept, self.list_keys(lease, patience)).await;
             let term = match kept? {
-                KeptAlive::Gone => return Ok(None),
+                KeptAlive::Expired => return Ok(None),
                 KeptAlive::InTerm(term) => Some(term),
                 KeptAlive::Unsure => None,
             };
@@ -178,7 +181,7 @@ impl EtcdLocks {
     /// The keys on a lease, and the term of the leader that showed them, if that is known.
     async fn list_keys(
         &self,
-        lease: &Lease,
+        lease: &EtcdLease,
         patience: Duration,
     ) -> EtcdResult<(Option<u64>, LeaseKeys)> {
         let (id, sent) = (lease.id, SteadyClock.now());
@@ -275,7 +278,7 @@ impl EtcdLocks {
         self: &Arc<Self>,
         claims: Vec<(Arc<Claim>, CachedClaim)>,
         limit: Duration,
-    ) -> Vec<(ClaimId, Answer)> {
+    ) -> Vec<(ClaimId, RenewalResult)> {
         let until = Instant::now() + limit;
         let mut answers = Vec::new();
         let mut look = Vec::new();
@@ -307,7 +310,7 @@ impl EtcdLocks {
     async fn by_target(
         &self,
         claims: Vec<(Arc<Claim>, LeaseMove)>,
-        answers: &mut Vec<(ClaimId, Answer)>,
+        answers: &mut Vec<(ClaimId, RenewalResult)>,
     ) -> Vec<Group> {
         let mut targets: HashMap<i64, Group> = HashMap::new();
         for (claim, moving) in claims {
@@ -333,10 +336,10 @@ impl EtcdLocks {
         self: &Arc<Self>,
         claims: Vec<Arc<Claim>>,
         limit: Duration,
-    ) -> Vec<(ClaimId, Answer)> {
+    ) -> Vec<(ClaimId, RenewalResult)> {
         let each = claims.into_iter().map(|claim| {
             let locks = self.clone();
-            async move { (claim.id, locks.renew_alone(&claim).await) }
+            async move { (claim.id, locks.renew_one(&claim).await) }
         });
         let over = Box::pin(tokio::time::sleep(limit));
         stream::iter(each).buffer_unordered(AT_ONCE).take_until(over).collect().await
@@ -366,7 +369,7 @@ impl EtcdLocks {
     }
 
     /// Inspects a claim, and moves it to the lease that it should have.
-    pub(crate) async fn renew_alone(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<Renewal> {
+    pub(crate) async fn renew_one(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<Renewal> {
         let mut failure = EtcdError::LeaseGone;
         for _ in 0..LOOKS {
             let seen = self.inspect_claim(claim).await?;

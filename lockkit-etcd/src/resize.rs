@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 256;
 /// How often it does so because others came and went.
 const EXACT_ATTEMPTS: usize = 16;
 /// Of how many claims it is asked whether they are still there. (A transaction has 128 conditions
-/// at most, unless etcd is told otherwise.)
+/// at most, unless etcd is configured otherwise.)
 const ASKED_FOR: usize = 100;
 
 impl EtcdLocks {

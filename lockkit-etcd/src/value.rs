@@ -3,7 +3,7 @@
 
 use etcd_client::KeyValue;
 use lockkit_core::Token;
-use lockkit_core::driver::{ClaimId, Found, Version, WriteId};
+use lockkit_core::driver::{ClaimId, FoundRegister, Version, WriteId};
 use lockkit_core::queue::GivenLimit;
 use serde::{Deserialize, Serialize};
 
@@ -50,10 +50,10 @@ pub(crate) struct KnownRegister {
 
 impl KnownRegister {
     /// The same as the rule knows it.
-    pub(crate) fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> FoundRegister {
         let is_known = self.written > 0;
         let last = ClaimId::from_hex(&self.meta.write);
-        Found {
+        FoundRegister {
             version: is_known.then(|| version(self.written)),
             present: self.value_revision > 0,
             token: self.meta.token.and_then(Token::new),

@@ -74,7 +74,7 @@ impl EtcdLocks {
         snapshot: QueueSnapshot,
     ) -> Result<bool> {
         let ahead = match claim.mode {
-            Mode::Exclusive => snapshot.obstacle(cached.stored.created),
+            Mode::Exclusive => snapshot.claim_ahead(cached.stored.created),
             _ => None,
         };
         let position = ahead.map(StoredClaim::position);
@@ -113,16 +113,16 @@ impl EtcdLocks {
         loop {
             let turn = match events.recv().await {
                 None | Some(WatchEvent::Missed) => WaiterStep::Inspect,
-                Some(WatchEvent::Gone(key)) if key == own.key => {
+                Some(WatchEvent::Deleted(key)) if key == own.key => {
                     return Err(self.lost(claim, cached).await);
                 }
                 // It was moved by a renewal, or broken gracefully.
                 Some(WatchEvent::Changed(kv)) if kv.key() == own.key => WaiterStep::Inspect,
                 // Its queue was given another limit.
-                Some(WatchEvent::Gone(key)) if fixed_limit_of(&key).is_some() => {
+                Some(WatchEvent::Deleted(key)) if fixed_limit_of(&key).is_some() => {
                     WaiterStep::Inspect
                 }
-                Some(WatchEvent::Gone(key)) => {
+                Some(WatchEvent::Deleted(key)) => {
                     let held_alone = snapshot.find(&key).is_some_and(StoredClaim::is_sole_holder);
                     snapshot.remove(&key);
                     match held_alone {
@@ -152,7 +152,7 @@ impl EtcdLocks {
         to: mpsc::UnboundedSender<WatchEvent>,
     ) -> Vec<WatchHandle> {
         let from = snapshot.revision + 1;
-        let Some(stored) = snapshot.obstacle(own.created) else {
+        let Some(stored) = snapshot.claim_ahead(own.created) else {
             // All of the queue, itself included, in one watch that all waiters of it share. Where a
             // limit goes another one has come: so what is seen of both is seen in its order, and
             // no client takes a turn by a limit that was not in force any more when it came.
@@ -169,8 +169,8 @@ impl EtcdLocks {
             let key = key.to_vec();
             WatchRange { key, end: Vec::new(), from, changes, content: None }
         };
-        let (obstacle, mine) = (one(&stored.key, changes), one(&own.key, true));
-        vec![self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
+        let (claim_ahead, mine) = (one(&stored.key, changes), one(&own.key, true));
+        vec![self.watches.watch(mine, to.clone()), self.watches.watch(claim_ahead, to)]
     }
 
     /// Inspects a waiting claim.
@@ -178,13 +178,13 @@ impl EtcdLocks {
         let seen = self.inspect_ahead(claim).await?;
         if let Some(record) = seen.broken {
             self.forget(claim.id);
-            return Err(Error::Lost { reason: LossReason::Broken(record) });
+            return Err(Error::lost(LossReason::Broken(record)));
         }
         match seen.own {
             Some(own) => Ok(self.adopt(claim, &own, seen.snapshot, seen.sent).await?),
             None => {
                 let cached = self.forget(claim.id);
-                Err(Error::Lost { reason: self.why_gone(cached.as_ref()).await.into() })
+                Err(Error::lost(self.why_gone(cached.as_ref()).await.into()))
             }
         }
     }
@@ -206,7 +206,7 @@ impl EtcdLocks {
             Some(record) => LossReason::Broken(record),
             None => self.why_gone(Some(cached)).await.into(),
         };
-        Error::Lost { reason }
+        Error::lost(reason)
     }
 
     /// Why a key is gone that no client broke: with its lease, and before that was over?
@@ -248,7 +248,7 @@ impl EtcdLocks {
         let moving = LeaseMove::to_hold(claim, cached.stored);
         match self.relocate_one(&target, moving).await? {
             LeaseMoveResult::Done(_) => Ok(()),
-            LeaseMoveResult::Changed | LeaseMoveResult::Gone => {
+            LeaseMoveResult::Changed | LeaseMoveResult::NotFound => {
                 if claim.lifetime != Lifetime::Renewed {
                     target.end();
                 }
@@ -261,7 +261,7 @@ impl EtcdLocks {
 /// Whether an event that has come in already says that this key has gone.
 fn has_gone(events: &mut mpsc::UnboundedReceiver<WatchEvent>, own: &StoredClaim) -> bool {
     let mut come = std::iter::from_fn(|| events.try_recv().ok());
-    come.any(|events| matches!(events, WatchEvent::Gone(key) if key == own.key))
+    come.any(|events| matches!(events, WatchEvent::Deleted(key) if key == own.key))
 }
 
 /// One of those ahead has gone.
@@ -280,7 +280,7 @@ fn changed(snapshot: &mut QueueSnapshot, kv: &KeyValue, own: &StoredClaim) -> Wa
     if snapshot.holds(own.created) {
         return WaiterStep::Hold;
     }
-    match snapshot.obstacle(own.created).is_some_and(|stored| stored.key == kv.key()) {
+    match snapshot.claim_ahead(own.created).is_some_and(|stored| stored.key == kv.key()) {
         true => WaiterStep::Wait,
         false => WaiterStep::Inspect,
     }

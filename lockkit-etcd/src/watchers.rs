@@ -48,7 +48,7 @@ pub(crate) fn digest(kvs: &[KeyValue]) -> u64 {
 #[derive(Debug)]
 pub(crate) enum WatchEvent {
     /// A key was deleted, or its lease ended.
-    Gone(Vec<u8>),
+    Deleted(Vec<u8>),
     /// A key was written.
     Changed(KeyValue),
     /// Something may have been missed: read again.
@@ -296,7 +296,7 @@ impl Watch {
                 continue;
             }
             let events = match what {
-                EventType::Delete => WatchEvent::Gone(kv.key().to_vec()),
+                EventType::Delete => WatchEvent::Deleted(kv.key().to_vec()),
                 EventType::Put => WatchEvent::Changed(kv.clone()),
             };
             let _ = to.send(events);

@@ -247,7 +247,7 @@ async fn a_claim_that_was_broken_keeps_its_key_and_its_word() {
     let by = ClientIdentity::of_this_process();
     for force in [BreakMode::Graceful, BreakMode::Forced] {
         let forced = force == BreakMode::Forced;
-        let record = BreakRecord { by: by.clone(), at_unix_ms: 1, reason: None, forced };
+        let record = BreakRecord::from_parts(by.clone(), 1, None, forced);
         for told in [false, true] {
             let spare = once(&server, &ours).await;
             let one = claim();

@@ -157,7 +157,7 @@ async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
     locks.health().await.expect("it is answered as far as it goes");
     let there = root.get("team/locks/lock//a/", Some(GetOptions::new().with_prefix())).await;
     assert_eq!(there.unwrap().count(), 1);
-    let namespaces: Vec<_> = locks.namespaces().try_collect().await.unwrap();
+    let namespaces: Vec<_> = locks.admin().namespaces().try_collect().await.unwrap();
     assert_eq!(namespaces, [Namespace::default()]);
     guard.release().await.unwrap();
     let elsewhere = EtcdDriver::connect(&url(&server, login, "")).await;
@@ -203,7 +203,7 @@ async fn a_batch_with_an_operation_beyond_the_rights_is_refused_and_costs_the_ot
     }
 
     // Which namespaces there are only those learn who may read all.
-    let namespaces = locks.namespaces().try_collect::<Vec<_>>().await;
+    let namespaces = locks.admin().namespaces().try_collect::<Vec<_>>().await;
     let error = namespaces.expect_err("it may not read the keys of one list");
     let says = "its user needs the right to read all keys under \"lockkit/\"";
     assert!(error.to_string().contains(says) && !error.is_retryable(), "{error}");

@@ -14,13 +14,13 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, KeyValue,
 };
-use lockkit_lab::{Concerns, Costs, Deletion, Refusal, Site};
+use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Layout, Server};
 
 struct Etcd;
 
 #[async_trait]
-impl Site for Etcd {
+impl Deployment for Etcd {
     fn kind(&self) -> Kind {
         Kind::Etcd
     }
@@ -61,16 +61,16 @@ impl Site for Etcd {
         ]
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         vec![
-            Refusal {
+            RefusalMode {
                 what: "the disk is full",
                 retryable: false,
                 concerns: Concerns::Claims,
                 begin: |server| alarm(server, AlarmAction::Activate),
                 end: |server| alarm(server, AlarmAction::Deactivate),
             },
-            Refusal {
+            RefusalMode {
                 what: "the login is refused",
                 retryable: false,
                 concerns: Concerns::Claims,

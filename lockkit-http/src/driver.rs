@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver, RegisterKey,
-    Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
+    Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, RegisterEntry,
+    RegisterKey, Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -110,7 +110,7 @@ impl LockDriver for HttpDriver {
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let sent = self.clock().now();
         let body = wire::BatchBody::of(&batch);
-        let outcome: wire::BatchOutcome = self.transport.post("/v1/batch", &body).await?;
+        let outcome: wire::BatchOutcome = self.transport.submit("/v1/batch", &body).await?;
         outcome.for_driver(&batch, sent).ok_or_else(|| BatchError::unknown(self.garbled()))
     }
 
@@ -122,7 +122,7 @@ impl LockDriver for HttpDriver {
                 wire::ClaimStatus::Held(grant) => return Ok(grant.for_driver(sent)),
                 wire::ClaimStatus::Waiting { .. } => {}
                 wire::ClaimStatus::Busy { .. } => return Err(self.garbled()),
-                wire::ClaimStatus::Ended(end) => return Err(Error::Lost { reason: end.reason() }),
+                wire::ClaimStatus::Ended(end) => return Err(Error::lost(end.reason())),
             }
         }
     }
@@ -186,7 +186,7 @@ impl LockDriver for HttpDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         if !self.capabilities.namespaces {
             return Err(self.unsupported("listing namespaces"));
         }
@@ -233,7 +233,7 @@ impl LockDriver for HttpDriver {
 
 #[async_trait]
 impl Registers for HttpDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let register = wire::Register::of(at);
         let loaded: wire::Loaded = self.transport.post("/v1/registers/load", &register).await?;
         loaded.for_driver()
@@ -258,7 +258,7 @@ impl Registers for HttpDriver {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         let body = wire::ChangedRegister {
             register: wire::Register::of(at),
             after: after.map(|version| version.0),
@@ -274,7 +274,7 @@ impl Registers for HttpDriver {
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         let body = wire::ListRegisters::of(request);
         let page: wire::RegisterPage = self.transport.post("/v1/registers/list", &body).await?;
         page.for_driver()

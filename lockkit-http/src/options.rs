@@ -142,7 +142,7 @@ impl HttpOptions {
         Ok(())
     }
 
-    /// Whether nobody on the way reads what is sent.
+    /// Whether what is sent is encrypted, or stays on this machine.
     pub(crate) fn is_private(&self) -> bool {
         let within = |server: &Server| match server {
             Server::Tcp(authority) => {

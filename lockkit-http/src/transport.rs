@@ -93,8 +93,9 @@ impl Transport {
     }
 
     /// Asks for what is to be read, without a body.
-    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, BatchError> {
-        self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await
+    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Error> {
+        let answer = self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await;
+        answer.map_err(|failed| failed.error)
     }
 
     /// Sends a request whose answer does not wait.
@@ -102,8 +103,18 @@ impl Transport {
         &self,
         path: &str,
         body: &impl Serialize,
-    ) -> Result<A, BatchError> {
+    ) -> Result<A, Error> {
         self.poll(path, body, Duration::ZERO).await
+    }
+
+    /// Sends a batch; an error says how many requests may have been carried out.
+    pub(crate) async fn submit<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, BatchError> {
+        let body = serde_json::to_vec(body).map_err(unsent)?;
+        self.ask(Method::POST, path, body.into(), Duration::ZERO).await
     }
 
     /// Sends a request whose answer may wait that long.
@@ -112,9 +123,10 @@ impl Transport {
         path: &str,
         body: &impl Serialize,
         wait: Duration,
-    ) -> Result<A, BatchError> {
-        let body = serde_json::to_vec(body).map_err(unsent)?;
-        self.ask(Method::POST, path, body.into(), wait).await
+    ) -> Result<A, Error> {
+        let body = serde_json::to_vec(body).map_err(|error| Error::permanent(BACKEND, error))?;
+        let answer = self.ask(Method::POST, path, body.into(), wait).await;
+        answer.map_err(|failed| failed.error)
     }
 
     /// A server that is not there, or stops, sends the request on to the next; one that does not
@@ -138,15 +150,15 @@ impl Transport {
             let no_answer =
                 || Err(TransportError::ambiguous(&server.url, "did not answer in time"));
             let (next, result) = match answer.unwrap_or_else(|_| no_answer()) {
-                Ok(Answer::Asked(body)) => (at, read(&body)),
-                Ok(Answer::Problem(body)) => {
+                Ok(ServiceResponse::Asked(body)) => (at, read(&body)),
+                Ok(ServiceResponse::Problem(body)) => {
                     let problem: Problem = read(&body)?;
                     let next = if problem.code == Code::Unavailable { at + 1 } else { at };
                     let mut error = problem.batch_error();
                     error.error = error.error.at(&server.url);
                     (next, Err(error))
                 }
-                Ok(Answer::Refused(error)) => return Err(BatchError::unknown(error)),
+                Ok(ServiceResponse::Refused(error)) => return Err(BatchError::unknown(error)),
                 Err(failure) if failure.kind == ErrorKind::Ambiguous => {
                     self.current.store(at + 1, Ordering::Relaxed);
                     return Err(BatchError::unknown(failure.retryable()));
@@ -189,7 +201,7 @@ impl Transport {
         Ok(request)
     }
 
-    /// Says that somebody has to act, once in a while: the request is repeated meanwhile.
+    /// Says that an operator has to act, once in a while: the request is repeated meanwhile.
     fn warn(&self, error: &Error) {
         let mut warned = locked(&self.warned);
         if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
@@ -200,7 +212,7 @@ impl Transport {
 }
 
 /// What a server answers.
-enum Answer {
+enum ServiceResponse {
     /// What was asked for.
     Asked(Bytes),
     /// A problem.
@@ -212,7 +224,7 @@ enum Answer {
 async fn exchange(
     server: &Endpoint,
     request: Request<Full<Bytes>>,
-) -> Result<Answer, TransportError> {
+) -> Result<ServiceResponse, TransportError> {
     let url = &*server.url;
     let answer = server.client.request(request).await;
     let answer = answer.map_err(|error| TransportError::of(url, &error))?;
@@ -224,12 +236,12 @@ async fn exchange(
         return match status.as_u16() {
             // A proxy's own, whose server does not answer, or has too much to do.
             408 | 429 | 502 | 503 | 504 => Err(TransportError::ambiguous(url, what)),
-            _ => Ok(Answer::Refused(Error::permanent(BACKEND, format!("{url}: {what}")))),
+            _ => Ok(ServiceResponse::Refused(Error::permanent(BACKEND, format!("{url}: {what}")))),
         };
     }
     let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
     let body = body.map_err(|error| TransportError::ambiguous(url, error))?.to_bytes();
-    Ok(if expected { Answer::Asked(body) } else { Answer::Problem(body) })
+    Ok(if expected { ServiceResponse::Asked(body) } else { ServiceResponse::Problem(body) })
 }
 
 /// The error of a request that cannot be written.
@@ -264,7 +276,7 @@ mod tests {
             (&client).write_all(answer.as_bytes()).unwrap();
         });
         let transport = Transport::new(&HttpOptions::parse(&url).unwrap()).unwrap();
-        transport.get::<Problem>("/v1/capabilities").await.unwrap_err().error
+        transport.get::<Problem>("/v1/capabilities").await.unwrap_err()
     }
 
     #[tokio::test]

@@ -31,7 +31,7 @@ pub(crate) enum ErrorKind {
     /// As `NotSent`; the host's name is not known. It may be soon: names of containers appear late.
     UnknownName,
     /// As `NotSent`; the certificate or the protocol is not that of this service, and stays so until
-    /// somebody corrects the URL or the server.
+    /// an operator corrects the URL or the server.
     Misconfigured,
 }
 

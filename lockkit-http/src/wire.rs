@@ -25,7 +25,7 @@ pub use claims::{
 };
 pub use inspect::{
     BreakBody, BreakResult, Changed, ClaimState, Key, Limit, ListBody, Lock, Page, ResizeBody,
-    Seen, SpaceName, claim_states,
+    SeenClaim, SpaceName, claim_states,
 };
 pub use listing::{ListNamespaces, ListRegisters, Namespaces, RegisterPage, RegisterState};
 pub use problem::{Code, Problem};

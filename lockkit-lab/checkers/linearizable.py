@@ -79,7 +79,7 @@ def operations(lines):
             takes[key].until = max(takes[key].until, event["valid_until"])
         elif what == "ended":
             takes[key].until = min(takes[key].until, at)
-        elif what == "gone":
+        elif what == "client_crashed":
             for take in (take for (client, _), take in takes.items() if client == key[0]):
                 take.until = min(take.until, at)
         elif what == "register_asked":

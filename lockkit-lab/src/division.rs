@@ -125,7 +125,7 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
     let from = Arc::default();
     match entry {
         Entry::To(to, member) => {
-            let line = Line { to, from, cut };
+            let line = MemberConnection { to, from, cut };
             if let Some(server) = line.dial(member).await {
                 line.relay(client, server).await;
             }
@@ -137,7 +137,7 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
             let Some((_, to)) = members.iter().find(|(addr, _)| *addr == asked) else {
                 return;
             };
-            let line = Line { to: *to, from, cut };
+            let line = MemberConnection { to: *to, from, cut };
             let _ = line.from.set(place.to_string()); // nobody else sets it
             if let Some(server) = line.dial(asked).await
                 && socks::connected(&mut client).await.is_ok()
@@ -150,14 +150,14 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
 
 /// One connection to a member.
 #[derive(Clone)]
-struct Line {
+struct MemberConnection {
     to: usize,
     /// Who dialled, once it has said so.
     from: Arc<OnceLock<String>>,
     cut: watch::Receiver<Option<Cut>>,
 }
 
-impl Line {
+impl MemberConnection {
     /// Connects to the member, when it can be reached; not while the dialler sees that it cannot.
     async fn dial(&self, member: SocketAddr) -> Option<TcpStream> {
         let refused = async {

@@ -85,7 +85,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 }
 
 /// Whether a process stands still (after SIGSTOP), or is gone.
-pub(crate) fn stands_still(pid: i32) -> bool {
+pub(crate) fn is_stopped(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| {
         // The program's name, in parentheses, may itself contain anything.
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());

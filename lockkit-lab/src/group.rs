@@ -400,7 +400,7 @@ impl Group {
             return None;
         }
         let role = resp::ask(chosen.addr(), &["ROLE"]).await.ok()?;
-        matches!(role, resp::Reply::Array(parts) if parts.first()?.text() == "master")
+        matches!(role, resp::RespReply::Array(parts) if parts.first()?.text() == "master")
             .then_some(chosen)
     }
 

@@ -5,9 +5,10 @@
 //!   time; a [`proxy`] that counts what passes and lets the network misbehave. These know nothing of
 //!   locks: they hand out URLs and handles.
 //! - [`trials`](mod@trials): the cases that count messages on the wire, and those in which a server or the network
-//!   misbehaves. A [`Site`] says how a driver and its server take part.
+//!   misbehaves. A [`Deployment`] says how a driver and its server take part.
 //! - [`storm`]s: clients and faults under a random but seeded plan; a [`history`] of what happened, and
 //!   its judge.
+//! - [`handover`]: scenes of one contended lock within a driver.
 //! - [`worker`]: the program that tests start as other processes.
 //!
 //! ```no_run
@@ -46,6 +47,7 @@ mod error;
 mod folder;
 mod galera;
 mod group;
+pub mod handover;
 pub mod history;
 mod kind;
 mod pair;
@@ -81,9 +83,9 @@ pub use pair::{Pair, Replication};
 pub use program::terraform;
 pub use proxy::Proxy;
 pub use server::{Data, Server, missing_valkey};
-pub use servers::etcd::Demands as EtcdDemands;
-pub use servers::zookeeper::Demands as ZooKeeperDemands;
+pub use servers::etcd::EtcdDemands;
+pub use servers::zookeeper::ZooKeeperDemands;
 pub use shared::Shared;
-pub use site::{Act, Concerns, Costs, Deletion, Refusal, Site};
-pub use slots::Moving;
-pub use tls::{Clients, Tls};
+pub use site::{Act, Concerns, Costs, Deletion, Deployment, RefusalMode};
+pub use slots::SlotMove;
+pub use tls::{Clients, TestCertificates};

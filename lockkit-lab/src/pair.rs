@@ -194,9 +194,9 @@ pub(crate) async fn ask(server: &Server, sql: &str) -> Result<Vec<Vec<Option<Str
     let rows = async {
         match server.kind() {
             super::Kind::Postgres => {
-                postgres::Connection::open(server.addr()).await?.query(sql).await
+                postgres::PostgresConnection::open(server.addr()).await?.query(sql).await
             }
-            _ => mysql::Connection::open(server.addr()).await?.query(sql).await,
+            _ => mysql::MySqlClient::open(server.addr()).await?.query(sql).await,
         }
     };
     answered(rows.await)

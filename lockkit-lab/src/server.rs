@@ -12,14 +12,14 @@ use tokio::time;
 
 use super::clock::{Clock, Shift};
 use super::error::{Doing, LabError, Result};
-use super::folder::{Folder, processes_in, signal, stands_still};
+use super::folder::{Folder, is_stopped, processes_in, signal};
 use super::kind::Kind;
 use super::server_dir::ServerDir;
 use super::servers;
-use super::servers::etcd::{Demands as EtcdDemands, Etcd};
+use super::servers::etcd::{Etcd, EtcdDemands};
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::{Redis, VALKEY};
-use super::servers::zookeeper::{Demands as ZooKeeperDemands, ZooKeeper};
+use super::servers::zookeeper::{ZooKeeper, ZooKeeperDemands};
 use crate::servers::Recipe;
 
 /// Why there is no Valkey on this machine, for tests that are skipped then: Debian 12 has none, and
@@ -247,7 +247,7 @@ impl Server {
 
     /// Whether it runs and is not frozen.
     pub fn is_awake(&self) -> bool {
-        self.processes().into_iter().any(|pid| !stands_still(pid))
+        self.processes().into_iter().any(|pid| !is_stopped(pid))
     }
 
     /// The end of its log.
@@ -382,7 +382,7 @@ impl Server {
         // Again and again: a process may start another one just before it stops.
         loop {
             let awake: Vec<_> =
-                self.processes().into_iter().filter(|pid| !stands_still(*pid)).collect();
+                self.processes().into_iter().filter(|pid| !is_stopped(*pid)).collect();
             if awake.is_empty() {
                 return;
             }

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::proxy::{Protocol, Proxy};
 use crate::trials::{TRIALS, trial};
-use crate::{Costs, Group, Kind, LabError, Layout, Result, Server, Site};
+use crate::{Costs, Deployment, Group, Kind, LabError, Layout, Result, Server};
 
 /// A set-up that can be started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,11 @@ pub struct SetUp {
     pub name: &'static str,
     /// What is started, in words.
     pub about: &'static str,
-    place: Place,
+    place: Location,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     /// A new SQLite file.
     File,
     Server(Kind),
@@ -40,42 +40,42 @@ enum Place {
 
 /// All of them.
 pub const SET_UPS: [SetUp; 8] = [
-    SetUp { name: "SQLite", about: "a new file on this machine", place: Place::File },
+    SetUp { name: "SQLite", about: "a new file on this machine", place: Location::File },
     SetUp {
         name: "PostgreSQL",
         about: "one server; writes are not forced to disk (fsync = off)",
-        place: Place::Server(Kind::Postgres),
+        place: Location::Server(Kind::Postgres),
     },
     SetUp {
         name: "MariaDB",
         about: "one server; writes are forced to disk once a second",
-        place: Place::Server(Kind::MariaDb),
+        place: Location::Server(Kind::MariaDb),
     },
     SetUp {
         name: "Redis",
         about: "one server with an append-only file that is not forced to disk",
-        place: Place::Server(Kind::Redis),
+        place: Location::Server(Kind::Redis),
     },
     SetUp {
         name: "Redis Cluster",
         about: "three such masters",
-        place: Place::Group(Layout::RedisCluster),
+        place: Location::Group(Layout::RedisCluster),
     },
     SetUp {
         name: "Quorum of Redis",
         about: "three such servers that know nothing of each other, and have 2 s to answer",
-        place: Place::Quorum(Kind::Redis),
+        place: Location::Quorum(Kind::Redis),
     },
     SetUp {
         name: "ZooKeeper",
         about: "one server; writes are not forced to disk; a tick of 500 ms instead of the usual 2 s, \
                 so leases of the dead end sooner",
-        place: Place::Server(Kind::ZooKeeper),
+        place: Location::Server(Kind::ZooKeeper),
     },
     SetUp {
         name: "etcd",
         about: "one server; every write is forced to disk",
-        place: Place::Server(Kind::Etcd),
+        place: Location::Server(Kind::Etcd),
     },
 ];
 
@@ -124,12 +124,12 @@ impl SetUp {
     /// The scheme of its URLs.
     pub fn scheme(&self) -> &'static str {
         match self.place {
-            Place::File => "sqlite",
-            Place::Server(Kind::Postgres) => "postgres",
-            Place::Server(Kind::MariaDb) => "mysql",
-            Place::Server(Kind::ZooKeeper) => "zk",
-            Place::Server(Kind::Etcd) => "etcd",
-            Place::Server(Kind::Redis) | Place::Group(_) | Place::Quorum(_) => "redis",
+            Location::File => "sqlite",
+            Location::Server(Kind::Postgres) => "postgres",
+            Location::Server(Kind::MariaDb) => "mysql",
+            Location::Server(Kind::ZooKeeper) => "zk",
+            Location::Server(Kind::Etcd) => "etcd",
+            Location::Server(Kind::Redis) | Location::Group(_) | Location::Quorum(_) => "redis",
         }
     }
 
@@ -142,13 +142,13 @@ impl SetUp {
     /// If the future is dropped, nothing of it remains.
     pub async fn start(&self) -> Result<Running> {
         Ok(match self.place {
-            Place::File => {
+            Location::File => {
                 let folder = tempfile::tempdir()
                     .map_err(|e| LabError::Answer(format!("no temporary folder: {e}")))?;
                 let url = format!("sqlite:{}", folder.path().join("locks.db").display());
                 Running { url, counted: None, _held: Box::new(folder) }
             }
-            Place::Server(kind) => {
+            Location::Server(kind) => {
                 let server = Server::start(kind).await?;
                 let url = format!("{}{}", server.url(), self.options());
                 let proxy = Proxy::start(server.addr(), kind.protocol()).await?;
@@ -156,11 +156,11 @@ impl SetUp {
                 let counted = Some((counted, Arc::new(proxy)));
                 Running { url, counted, _held: Box::new(server) }
             }
-            Place::Group(layout) => {
+            Location::Group(layout) => {
                 let group = Group::start(layout).await?;
                 Running { url: group.url(), counted: None, _held: Box::new(group) }
             }
-            Place::Quorum(kind) => {
+            Location::Quorum(kind) => {
                 let servers = try_join_all((0..3).map(|_| Server::start(kind))).await?;
                 let urls: Vec<_> = servers.iter().map(Server::url).collect();
                 let url = format!("quorum:{}{QUORUM}", urls.join(","));
@@ -169,10 +169,10 @@ impl SetUp {
         })
     }
 
-    /// Drivers are told the tick of the lab's ZooKeeper.
+    /// Drivers get the tick of the lab's ZooKeeper.
     fn options(&self) -> &'static str {
         match self.place {
-            Place::Server(Kind::ZooKeeper) => "?tick=500ms",
+            Location::Server(Kind::ZooKeeper) => "?tick=500ms",
             _ => "",
         }
     }
@@ -186,12 +186,12 @@ impl SetUp {
         worker: Option<PathBuf>,
         say: &(dyn Fn(&str) + Sync),
     ) -> Vec<Report> {
-        if self.place == Place::File {
+        if self.place == Location::File {
             return Vec::new();
         }
         let chosen: Vec<_> = TRIALS.iter().filter(|trial| compare::shows(trial.name)).collect();
         let total = chosen.len();
-        let site: Arc<dyn Site> = Arc::new(Staged {
+        let site: Arc<dyn Deployment> = Arc::new(Staged {
             set_up: *self,
             connect: connect.clone(),
             worker,
@@ -199,7 +199,7 @@ impl SetUp {
         });
         let at_once = match self.place {
             // They share the members beside their own.
-            Place::Quorum(_) => 1,
+            Location::Quorum(_) => 1,
             _ => AT_ONCE,
         };
         let mut running =
@@ -240,28 +240,28 @@ impl Other {
 }
 
 #[async_trait]
-impl Site for Staged {
+impl Deployment for Staged {
     fn kind(&self) -> Kind {
         match self.set_up.place {
-            Place::Server(kind) | Place::Quorum(kind) => kind,
-            Place::Group(layout) => layout.kind(),
-            Place::File => unreachable!("no trials are run on a file"),
+            Location::Server(kind) | Location::Quorum(kind) => kind,
+            Location::Group(layout) => layout.kind(),
+            Location::File => unreachable!("no trials are run on a file"),
         }
     }
 
     fn layout(&self) -> Option<Layout> {
         match self.set_up.place {
-            Place::Group(layout) => Some(layout),
+            Location::Group(layout) => Some(layout),
             _ => None,
         }
     }
 
     fn is_member(&self) -> bool {
-        matches!(self.set_up.place, Place::Quorum(_))
+        matches!(self.set_up.place, Location::Quorum(_))
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
-        let Place::Quorum(kind) = self.set_up.place else {
+        let Location::Quorum(kind) = self.set_up.place else {
             return (self.connect)(url.to_owned()).await;
         };
         let starting = || try_join_all((0..2).map(|_| Other::start(kind)));
@@ -280,14 +280,14 @@ impl Site for Staged {
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
         match self.set_up.place {
-            Place::Group(Layout::RedisCluster) => costs.renewed_side_by_side = 3,
-            Place::Quorum(_) => {
+            Location::Group(Layout::RedisCluster) => costs.renewed_side_by_side = 3,
+            Location::Quorum(_) => {
                 // Try, and then raise; who waits tries again.
                 (costs.acquire, costs.granted_try) = (2, 2);
                 (costs.acquire_shared, costs.first_use) = (2, 2);
                 costs.look_when_woken = 2;
             }
-            Place::Server(Kind::ZooKeeper) => {
+            Location::Server(Kind::ZooKeeper) => {
                 costs.renew_thousand = 2;
                 costs.fewer_at_times = 1;
             }
@@ -298,9 +298,9 @@ impl Site for Staged {
 
     fn layouts(&self) -> Vec<Layout> {
         match self.set_up.place {
-            Place::Group(Layout::RedisCluster) => vec![Layout::RedisClusterWithReplicas],
-            Place::Server(Kind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
-            Place::Server(Kind::Etcd) => vec![Layout::EtcdCluster],
+            Location::Group(Layout::RedisCluster) => vec![Layout::RedisClusterWithReplicas],
+            Location::Server(Kind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
+            Location::Server(Kind::Etcd) => vec![Layout::EtcdCluster],
             _ => Vec::new(),
         }
     }

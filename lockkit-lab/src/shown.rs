@@ -5,7 +5,7 @@ use lockkit_core::capabilities::Fault;
 
 /// A test that shows a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct PromiseTest {
     /// The file that has it, or from which its macro makes it, from the root of the repository.
     pub file: &'static str,
     /// Its name; of a case or a trial, how its name begins.
@@ -13,14 +13,14 @@ pub struct Shown {
 }
 
 /// The test that showed this cell; `None` when it is stated only.
-pub fn shown(backend: &str, fault: Fault) -> Option<Shown> {
+pub fn shown(backend: &str, fault: Fault) -> Option<PromiseTest> {
     let own = OWN.iter().find(|(of, by, ..)| *by == fault && *of == backend);
     if let Some((.., file, test)) = own {
-        return Some(Shown { file, test });
+        return Some(PromiseTest { file, test });
     }
     let (_, file) = SITES.iter().find(|(of, _)| *of == backend)?;
     let (_, trial) = TRIAL_OF.iter().find(|(by, _)| *by == fault)?;
-    Some(Shown { file, test: trial })
+    Some(PromiseTest { file, test: trial })
 }
 
 /// Where the trials are run on a backend.
@@ -212,7 +212,7 @@ mod tests {
         let sites = SITES.iter().flat_map(|(of, _)| TRIAL_OF.iter().map(move |(by, _)| (*of, *by)));
         let own = OWN.iter().map(|(of, by, ..)| (*of, *by));
         for (backend, fault) in sites.chain(own) {
-            let Shown { file, test } = shown(backend, fault).unwrap();
+            let PromiseTest { file, test } = shown(backend, fault).unwrap();
             let path = format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(&path);
             let text = text.unwrap_or_else(|e| panic!("{backend}, {fault:?}: {file}: {e}"));

@@ -43,7 +43,7 @@ use crate::{Kind, Layout, Server};
 /// # };
 /// ```
 #[async_trait]
-pub trait Site: Send + Sync + 'static {
+pub trait Deployment: Send + Sync + 'static {
     /// The server that stands alone.
     fn kind(&self) -> Kind;
 
@@ -94,7 +94,7 @@ pub trait Site: Send + Sync + 'static {
     }
 
     /// Ways in which the server can refuse. Without any, the trial about them is *not applicable*.
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         Vec::new()
     }
 
@@ -105,7 +105,7 @@ pub trait Site: Send + Sync + 'static {
     }
 }
 
-/// What operations cost on a warm connection, in round trips: flights of requests that leave
+/// What operations cost on a warm connection, in round trips: requests that leave
 /// before any answer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
@@ -117,7 +117,7 @@ pub struct Costs {
     pub acquire_shared: u64,
     /// An acquire of a lock that has never been in use.
     pub first_use: u64,
-    /// A release when nobody waits.
+    /// A release when no claim waits.
     pub release: u64,
     /// A try when the lock is held.
     pub refused_try: u64,
@@ -168,7 +168,7 @@ pub struct Deletion {
 
 /// A way in which a server refuses to work.
 #[derive(Clone, Copy)]
-pub struct Refusal {
+pub struct RefusalMode {
     /// As operators call it: `the memory is full`.
     pub what: &'static str,
     /// Whether the error is to say that trying again may help.
@@ -186,6 +186,6 @@ pub struct Refusal {
 pub enum Concerns {
     /// Claims on connections that are open.
     Claims,
-    /// Whoever connects anew.
+    /// New connections.
     Newcomers,
 }

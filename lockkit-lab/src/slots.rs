@@ -7,7 +7,7 @@ use tokio::time;
 
 use super::error::{LabError, Result};
 use super::group::{Group, answered};
-use super::raw::resp::{self, Reply};
+use super::raw::resp::{self, RespReply};
 use super::server::Server;
 use super::servers::redis_cluster;
 
@@ -68,7 +68,7 @@ impl Group {
     /// The keys that a member has.
     pub(crate) async fn keys_of(&self, member: &Server) -> Result<Vec<String>> {
         match answered(resp::ask(member.addr(), &["KEYS", "*"]).await)? {
-            Reply::Array(keys) => Ok(keys.iter().map(|key| key.text().to_owned()).collect()),
+            RespReply::Array(keys) => Ok(keys.iter().map(|key| key.text().to_owned()).collect()),
             other => Err(LabError::Answer(format!("its keys: {other:?}"))),
         }
     }
@@ -76,7 +76,7 @@ impl Group {
     /// Whether a member takes itself for a master.
     pub(crate) async fn is_master(&self, member: &Server) -> Result<bool> {
         let role = answered(resp::ask(member.addr(), &["ROLE"]).await)?;
-        Ok(matches!(&role, Reply::Array(parts) if parts[0].text() == "master"))
+        Ok(matches!(&role, RespReply::Array(parts) if parts[0].text() == "master"))
     }
 
     /// Begins to move the slot of this key to another master: from now on both know
@@ -89,7 +89,7 @@ impl Group {
     /// # Cancel safety
     ///
     /// If the future is dropped, the slot may be half moved for good.
-    pub async fn begin_to_move(&self, key: &str) -> Result<Moving<'_>> {
+    pub async fn begin_to_move(&self, key: &str) -> Result<SlotMove<'_>> {
         let from = self.holder_of(key).await?;
         let mut masters = Vec::new();
         for member in self.members() {
@@ -106,7 +106,7 @@ impl Group {
         answered(resp::ask(to.addr(), &import).await)?;
         let export = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &taker];
         answered(resp::ask(from.addr(), &export).await)?;
-        Ok(Moving { group: self, from, to, taker, slot })
+        Ok(SlotMove { group: self, from, to, taker, slot })
     }
 
     fn is_divided(&self) -> Result<()> {
@@ -122,7 +122,7 @@ impl Group {
 
 /// A slot that is between two masters.
 #[derive(Debug)]
-pub struct Moving<'a> {
+pub struct SlotMove<'a> {
     group: &'a Group,
     from: &'a Server,
     to: &'a Server,
@@ -130,7 +130,7 @@ pub struct Moving<'a> {
     slot: String,
 }
 
-impl Moving<'_> {
+impl SlotMove<'_> {
     /// Moves one key; false when there was none left.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Moving<'_> {
     /// If the future is dropped, the key is at one of them.
     pub async fn one_key(&self) -> Result<bool> {
         let ask = ["CLUSTER", "GETKEYSINSLOT", &self.slot, "1"];
-        let Reply::Array(keys) = answered(resp::ask(self.from.addr(), &ask).await)? else {
+        let RespReply::Array(keys) = answered(resp::ask(self.from.addr(), &ask).await)? else {
             return Ok(false);
         };
         let Some(key) = keys.first() else { return Ok(false) };

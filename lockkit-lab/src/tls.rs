@@ -15,7 +15,7 @@ use super::raw::resp;
 /// Where a server speaks TLS, and the certificates of both ends. They go when this is
 /// dropped; the server may go before.
 #[derive(Debug)]
-pub struct Tls {
+pub struct TestCertificates {
     port: Port,
     folder: TempDir,
 }
@@ -29,7 +29,7 @@ pub enum Clients {
     WithCertificate,
 }
 
-impl Tls {
+impl TestCertificates {
     /// Has the Redis at this address listen for TLS, too, until it is restarted.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Trials: the cases that count messages on the wire (cost) and those in which a server or the
-//! network misbehaves (faults). Plain functions over a [`Stage`], which has a real server and a
+//! network misbehaves (faults). Plain functions over a [`TrialSetup`], which has a real server and a
 //! proxy; this file has the one list of them, and runs them.
 //!
 //! A trial reads what the driver's [`Capabilities`](lockkit_core::Capabilities) say that it keeps
@@ -40,11 +40,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-pub use servers::Servers;
-pub use stage::{Ground, Stage};
+pub use servers::TrialServers;
+pub use stage::{Ground, TrialSetup};
 
-use crate::Site;
-use lockkit_conformance::Kind;
+use crate::Deployment;
+use lockkit_conformance::CaseKind;
 use lockkit_conformance::run::{Outcome, Report, message};
 
 /// Why a trial does not apply.
@@ -68,11 +68,11 @@ pub struct Trial {
     /// `cost`, `robust`, `loss` …
     pub group: &'static str,
     /// Cost or fault.
-    pub kind: Kind,
+    pub kind: CaseKind,
     /// What it stands on.
     pub ground: Ground,
     /// The trial.
-    pub run: fn(Stage) -> Pin<Box<dyn Future<Output = TrialResult> + Send>>,
+    pub run: fn(TrialSetup) -> Pin<Box<dyn Future<Output = TrialResult> + Send>>,
 }
 
 impl Trial {
@@ -89,9 +89,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 ///
 /// # Cancel safety
 /// Dropping it ends the trial's own servers.
-pub async fn trial(site: Arc<dyn Site>, trial: &'static Trial) -> Report {
+pub async fn trial(site: Arc<dyn Deployment>, trial: &'static Trial) -> Report {
     let start = Instant::now();
-    let outcome = match Stage::set(site, trial.ground).await {
+    let outcome = match TrialSetup::set(site, trial.ground).await {
         Ok(stage) => {
             let context = stage.context().clone();
             let run = tokio::time::timeout(LONGEST, (trial.run)(stage));
@@ -120,7 +120,7 @@ fn runs_as_test() -> bool {
 ///
 /// # Panics
 /// When the trial fails, or there is none of this name.
-pub fn as_test(name: &str, site: Arc<dyn Site>) {
+pub fn as_test(name: &str, site: Arc<dyn Deployment>) {
     AS_TEST.store(true, Ordering::Relaxed);
     let found = Trial::named(name).expect("the list has this trial");
     let runtime = lockkit_conformance::run::runtime(lockkit_conformance::Time::Real);
@@ -204,7 +204,7 @@ macro_rules! __table_of_trials {
         pub const TRIALS: &[Trial] = &[$($(Trial {
             name: stringify!($trial),
             group: stringify!($group),
-            kind: Kind::$kind,
+            kind: CaseKind::$kind,
             ground: Ground::$ground,
             run: |stage| Box::pin($module::$trial(stage)),
         },)*)*];
@@ -226,7 +226,7 @@ macro_rules! __tests_of_trials {
     };
 }
 
-/// Makes one test of every trial, on the [`Site`](crate::Site) that the expression gives.
+/// Makes one test of every trial, on the [`Deployment`](crate::Site) that the expression gives.
 #[macro_export]
 macro_rules! trials {
     ($site:expr) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use lockkit_compose::{QuorumDriver, QuorumOptions};
-use lockkit_conformance::compare::{Comparison, Measured, SetUp, row_titles};
+use lockkit_conformance::compare::{ComparedSetUp, Comparison, Measured, row_titles};
 use lockkit_conformance::{CASES, Outcome, Report, promises, semantics};
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
@@ -149,10 +149,12 @@ fn shown_table(set_ups: &[(&str, &Capabilities)]) -> String {
 }
 
 /// A set-up as a comparison has it, without what only a run can show.
-async fn started(set_up: &lockkit_lab::set_ups::SetUp) -> Result<SetUp, lockkit_core::Error> {
+async fn started(
+    set_up: &lockkit_lab::set_ups::SetUp,
+) -> Result<ComparedSetUp, lockkit_core::Error> {
     let running = set_up.start().await.unwrap();
     let locks = lockkit::connect(running.url()).await?;
-    Ok(SetUp {
+    Ok(ComparedSetUp {
         name: set_up.name.to_owned(),
         place: String::new(),
         capabilities: *locks.capabilities(),
@@ -164,7 +166,7 @@ async fn started(set_up: &lockkit_lab::set_ups::SetUp) -> Result<SetUp, lockkit_
 
 /// The comparison's table of faults and what it says of them. A mark of its run stays as long as its
 /// cell has the same word.
-fn compared(mut set_ups: Vec<SetUp>) {
+fn compared(mut set_ups: Vec<ComparedSetUp>) {
     let page = Page::read("docs/comparison.md");
     let html = Page::read("docs/comparison-charts.html");
     let shown = |column: usize, fault: Fault| {

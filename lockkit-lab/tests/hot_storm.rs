@@ -11,9 +11,8 @@ use forgetful::Forgetful;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::Kind;
-use lockkit_lab::history::What;
 use lockkit_lab::history::violation::Invariant;
-use lockkit_lab::storm::{HOT_FAULTS, Report, Stage, Storm};
+use lockkit_lab::storm::{HOT_FAULTS, Storm, StormReport, StormSetup};
 
 fn storm() -> Storm {
     Storm::hot(lockkit_lab::worker::example("storm_worker"))
@@ -23,14 +22,7 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
     lockkit::connect_with(&url, settings).await
 }
 
-/// How many faults of this kind struck.
-fn strikes(report: &Report, wanted: Fault) -> usize {
-    let is_wanted =
-        |what: &What| matches!(what, What::FaultBegins { fault, .. } if *fault == wanted);
-    report.recorded.history.events.iter().filter(|event| is_wanted(&event.what)).count()
-}
-
-async fn is_acquitted(stage: Stage) -> Report {
+async fn is_acquitted(stage: StormSetup) -> StormReport {
     let report = storm().acquitted(stage, connect).await;
     let granted = report.count("granted");
     assert!(granted >= 30 && report.count("faults") >= 2, "{:?}", report.judgement.counts);
@@ -38,8 +30,8 @@ async fn is_acquitted(stage: Stage) -> Report {
 }
 
 async fn is_acquitted_on(kind: Kind) {
-    let report = is_acquitted(Stage::server(kind, &HOT_FAULTS).await.unwrap()).await;
-    assert!(strikes(&report, Fault::ConnectionCut) >= 1, "no answer was lost");
+    let report = is_acquitted(StormSetup::server(kind, &HOT_FAULTS).await.unwrap()).await;
+    assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,14 +53,15 @@ async fn one_hot_name_on_mariadb_is_passed_on_through_all_faults() {
 async fn one_hot_name_on_sqlite_is_passed_on_by_processes_that_are_frozen_and_killed() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-    is_acquitted(Stage::calm(url)).await;
+    is_acquitted(StormSetup::calm(url)).await;
 }
 
 /// No order is promised here.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_on_a_quorum_of_redis_is_passed_on_through_all_faults() {
     let storm = storm();
-    is_acquitted(Stage::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap()).await;
+    is_acquitted(StormSetup::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap())
+        .await;
 }
 
 /// A wake-up that is forgotten after a lost answer costs no safety: the judge has to count liveness.
@@ -77,7 +70,7 @@ async fn a_driver_that_forgets_its_waiters_after_a_lost_answer_is_convicted() {
     let mut storm = storm();
     (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
-    let stage = Stage::server(Kind::Redis, &[Fault::ConnectionCut]).await.unwrap();
+    let stage = StormSetup::server(Kind::Redis, &[Fault::ConnectionCut]).await.unwrap();
     let mut here = Vec::new();
     for _ in 0..3 {
         let right = connect(stage.url.clone(), settings.clone()).await.unwrap();
@@ -105,7 +98,7 @@ async fn waiters_in_one_process_are_not_forgotten_when_answers_are_lost() {
     (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
     for kind in [Kind::Redis, Kind::Postgres] {
-        let stage = Stage::server(kind, &[Fault::ConnectionCut]).await.unwrap();
+        let stage = StormSetup::server(kind, &[Fault::ConnectionCut]).await.unwrap();
         let mut here = Vec::new();
         for _ in 0..3 {
             here.push(connect(stage.url.clone(), settings.clone()).await.unwrap());

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_lab::history::violation::Invariant;
-use lockkit_lab::history::{Event, History, How, Judgement, Promises, Recorded, What, draw, judge};
+use lockkit_lab::history::{
+    Event, EventKind, History, HistoryJudgement, How, Recorded, RecordedPromises, draw, judge,
+};
 
 const MS: u64 = 1_000_000;
 /// The longest lease of these histories.
@@ -20,30 +22,30 @@ const S: How = How::Shared;
 struct Tale(Vec<Event>);
 
 impl Tale {
-    fn tell(mut self, at: u64, client: u32, what: What) -> Self {
+    fn tell(mut self, at: u64, client: u32, what: EventKind) -> Self {
         self.0.push(Event { at: at * MS, client, what });
         self
     }
 
     fn asks(self, at: u64, client: u32, op: u64, how: How) -> Self {
-        self.tell(at, client, What::Asked { op, lock: "a".to_owned(), how })
+        self.tell(at, client, EventKind::Asked { op, lock: "a".to_owned(), how })
     }
 
     fn granted(self, at: u64, client: u32, op: u64, token: u64, until: u64) -> Self {
         let (since, valid_until) = (at * MS, until * MS);
-        self.tell(at, client, What::Granted { op, token, since, valid_until })
+        self.tell(at, client, EventKind::Granted { op, token, since, valid_until })
     }
 
     fn valid(self, at: u64, client: u32, op: u64, until: u64) -> Self {
-        self.tell(at, client, What::Valid { op, valid_until: until * MS })
+        self.tell(at, client, EventKind::Valid { op, valid_until: until * MS })
     }
 
     fn ends(self, at: u64, client: u32, op: u64) -> Self {
-        self.tell(at, client, What::Ended { op, lost: None })
+        self.tell(at, client, EventKind::Ended { op, lost: None })
     }
 
     fn loses(self, at: u64, client: u32, op: u64) -> Self {
-        self.tell(at, client, What::Ended { op, lost: Some("its lease ended".to_owned()) })
+        self.tell(at, client, EventKind::Ended { op, lost: Some("its lease ended".to_owned()) })
     }
 
     /// Asked and granted in one go, released later.
@@ -55,46 +57,50 @@ impl Tale {
 
     fn fault(self, at: u64, fault: Fault) -> Self {
         let on = "server".to_owned();
-        let over = What::FaultEnds { fault, on: on.clone() };
-        self.tell(at, 0, What::FaultBegins { fault, on, locks: vec![] }).tell(at + 1, 0, over)
+        let over = EventKind::FaultEnds { fault, on: on.clone() };
+        self.tell(at, 0, EventKind::FaultBegins { fault, on, locks: vec![] }).tell(at + 1, 0, over)
     }
 
     /// On a server that has this lock and no other.
     fn fault_on(self, at: u64, fault: Fault, on: &str, lock: &str) -> Self {
         let (on, locks) = (on.to_owned(), vec![lock.to_owned()]);
-        let over = What::FaultEnds { fault, on: on.clone() };
-        self.tell(at, 0, What::FaultBegins { fault, on, locks }).tell(at + 1, 0, over)
+        let over = EventKind::FaultEnds { fault, on: on.clone() };
+        self.tell(at, 0, EventKind::FaultBegins { fault, on, locks }).tell(at + 1, 0, over)
     }
 
     fn fault_for(self, at: u64, lasts: u64, fault: Fault) -> Self {
         let on = "server".to_owned();
-        let over = What::FaultEnds { fault, on: on.clone() };
-        self.tell(at, 0, What::FaultBegins { fault, on, locks: vec![] }).tell(at + lasts, 0, over)
+        let over = EventKind::FaultEnds { fault, on: on.clone() };
+        self.tell(at, 0, EventKind::FaultBegins { fault, on, locks: vec![] }).tell(
+            at + lasts,
+            0,
+            over,
+        )
     }
 
     /// Asks for another lock than the others do, and is granted it at once.
     fn holds_beside(mut self, client: u32, op: u64, token: u64, at: u64) -> Self {
         let lock = "beside".to_owned();
-        self = self.tell(at, client, What::Asked { op, lock, how: X });
+        self = self.tell(at, client, EventKind::Asked { op, lock, how: X });
         self.granted(at + 1, client, op, token, at + 5).ends(at + 4, client, op)
     }
 
     fn refused(self, at: u64, client: u32, op: u64) -> Self {
-        self.tell(at, client, What::Refused { op })
+        self.tell(at, client, EventKind::Refused { op })
     }
 
     fn register(mut self, at: u64, client: u32, op: u64, token: u64, write: Option<u64>) -> Self {
         let register = "r".to_owned();
-        self = self.tell(at, client, What::RegisterAsked { op, register, token, write });
+        self = self.tell(at, client, EventKind::RegisterAsked { op, register, token, write });
         self
     }
 
     fn done(self, at: u64, client: u32, op: u64, value: u64) -> Self {
-        self.tell(at, client, What::RegisterDone { op, value })
+        self.tell(at, client, EventKind::RegisterDone { op, value })
     }
 
     fn stale(self, at: u64, client: u32, op: u64, highest: u64) -> Self {
-        self.tell(at, client, What::RegisterStale { op, highest })
+        self.tell(at, client, EventKind::RegisterStale { op, highest })
     }
 
     /// Asked and answered in one go.
@@ -108,7 +114,7 @@ impl Tale {
 
     /// The backend says that this claim of the operation waits in line; it was asked just before.
     fn waits(self, at: u64, client: u32, op: u64, claim: u64) -> Self {
-        self.tell(at, client, What::Placed { op, claim, sent: (at - 1) * MS })
+        self.tell(at, client, EventKind::Placed { op, claim, sent: (at - 1) * MS })
     }
 
     /// So many take it one after the other, from this time on, 10 ms each.
@@ -125,17 +131,17 @@ impl Tale {
         for op in 1000..1000 + count {
             let at = from + (op - 1000) * 10;
             let error = "no such function".to_owned();
-            self = self.asks(at, 60, op, X).tell(at + 5, 60, What::Failed { op, error });
+            self = self.asks(at, 60, op, X).tell(at + 5, 60, EventKind::Failed { op, error });
         }
         self
     }
 
-    fn judged(self) -> Judgement {
+    fn judged(self) -> HistoryJudgement {
         self.judged_on(|_| ())
     }
 
     /// On a backend that is different from others in this way.
-    fn judged_on(self, change: fn(&mut Capabilities)) -> Judgement {
+    fn judged_on(self, change: fn(&mut Capabilities)) -> HistoryJudgement {
         const FAULTS: &[(Fault, Guarantee)] =
             &[(Fault::DataLost, Guarantee::Nothing), (Fault::Failover, Guarantee::Tokens)];
         let mut capabilities = Capabilities::of("tale");
@@ -143,7 +149,7 @@ impl Tale {
         change(&mut capabilities);
         let patience = Duration::from_secs(30);
         let history = History::new(self.0);
-        let promises = Promises::of(&capabilities, patience, LEASE);
+        let promises = RecordedPromises::of(&capabilities, patience, LEASE);
         let judgement = judge(&history, &promises);
         let drawing = draw::svg(&history, &judgement.violations);
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
@@ -164,7 +170,7 @@ impl Tale {
     }
 
     #[track_caller]
-    fn acquitted(self) -> Judgement {
+    fn acquitted(self) -> HistoryJudgement {
         let judgement = self.judged();
         assert!(judgement.acquitted(), "{:#?}", judgement.violations);
         judgement
@@ -172,7 +178,7 @@ impl Tale {
 }
 
 /// A checker of another hand, which knows neither faults nor order nor progress, finds the same.
-fn agrees(recorded: Recorded, judgement: &Judgement) {
+fn agrees(recorded: Recorded, judgement: &HistoryJudgement) {
     let excused = judgement.excused.iter().map(|excused| &excused.violation);
     let mut rules = judgement.violations.iter().chain(excused).map(|violation| violation.invariant);
     // It asks who asked, and a token that is given twice breaks its models only where they conflict.
@@ -198,7 +204,7 @@ fn a_drawing_says_whose_lock_was_lost() {
     let lost = tale().asks(10, 1, 1, X).granted(11, 1, 1, 7, 500).loses(500, 1, 1);
     assert!(drawn(lost).contains(">lost</text>"));
     assert!(!drawn(tale().holds(1, 1, X, 7, 11, 500)).contains(">lost</text>"));
-    let refused = tale().asks(10, 1, 1, X).tell(20, 1, What::Refused { op: 1 });
+    let refused = tale().asks(10, 1, 1, X).tell(20, 1, EventKind::Refused { op: 1 });
     assert!(!drawn(refused).contains(">lost</text>"));
 }
 
@@ -290,7 +296,7 @@ convicted! {
     a_backend_that_grants_nothing_all_along_a_fault: Success,
         tale().fault(5, Fault::Partition).many_fail(100, 10);
     a_backend_that_always_says_busy: Success, (0..100).fold(tale(), |tale, i| {
-        tale.asks(10 * i, 1, i, X).tell(10 * i + 1, 1, What::Refused { op: i })
+        tale.asks(10 * i, 1, i, X).tell(10 * i + 1, 1, EventKind::Refused { op: i })
     });
     guards_that_are_lost_although_nothing_happened: Success, (0..30).fold(tale(), |tale, i| {
         let at = 10 + 10 * i;
@@ -317,10 +323,10 @@ convicted! {
     an_unanswered_write_that_came_and_went: Register,
         tale().register(5, 1, 1, 1, Some(1)).reads(10, 2, 1, 2, 1).reads(20, 2, 2, 2, 0);
     a_lock_that_stays_held: FreeAtEnd,
-        tale().holds(1, 1, X, 1, 10, 20).tell(90_000, 0, What::Looked { lock: "a".into(), free: false });
+        tale().holds(1, 1, X, 1, 10, 20).tell(90_000, 0, EventKind::Inspected { lock: "a".into(), free: false });
     a_waiter_at_a_free_lock: Progress,
         tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X)
-            .tell(40_000, 0, What::Looked { lock: "b".into(), free: true });
+            .tell(40_000, 0, EventKind::Inspected { lock: "b".into(), free: true });
     a_waiter_that_got_a_free_lock_too_late: Progress,
         tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X).granted(30_021, 2, 1, 2, 31_000);
     waiters_that_take_turns_in_giving_up_at_a_free_lock: Progress, (0..11).fold(tale(), |tale, i| {
@@ -361,7 +367,7 @@ acquitted! {
         tale().asks(1, 1, 1, X).asks(2, 2, 1, X).granted(10, 2, 1, 1, 90).ends(20, 2, 1)
             .granted(21, 1, 1, 2, 90);
     a_dead_client_whose_lease_another_takes:
-        tale().asks(9, 1, 1, X).granted(10, 1, 1, 1, 90).tell(20, 1, What::Gone)
+        tale().asks(9, 1, 1, X).granted(10, 1, 1, 1, 90).tell(20, 1, EventKind::ClientCrashed)
             .holds(2, 1, X, 2, 50, 60);
     a_grant_that_was_over_when_it_came:
         tale().asks(1, 1, 1, X).granted(50, 1, 1, 1, 40).holds(2, 1, X, 2, 45, 60);
@@ -370,9 +376,9 @@ acquitted! {
         tale().holds(1, 1, How::Permits(2, 3), 1, 10, 50).holds(2, 1, How::Permits(1, 3), 2, 20, 60);
     permits_whose_tokens_do_not_follow_time:
         tale().holds(1, 1, How::Permits(1, 3), 5, 10, 50).holds(2, 1, How::Permits(1, 3), 4, 20, 60);
-    a_refused_try: tale().holds(1, 1, X, 1, 10, 50).asks(20, 2, 1, X).tell(21, 2, What::Refused { op: 1 });
+    a_refused_try: tale().holds(1, 1, X, 1, 10, 50).asks(20, 2, 1, X).tell(21, 2, EventKind::Refused { op: 1 });
     a_failed_one_that_may_have_held:
-        tale().asks(1, 1, 1, X).tell(5, 1, What::Failed { op: 1, error: "cut".into() })
+        tale().asks(1, 1, 1, X).tell(5, 1, EventKind::Failed { op: 1, error: "cut".into() })
             .holds(2, 1, X, 2, 6, 9);
     two_holders_after_data_was_lost:
         tale().fault(30, Fault::DataLost).holds(1, 1, X, 9, 10, 50).holds(2, 1, X, 1, 40, 60);
@@ -386,9 +392,9 @@ acquitted! {
             .holds(2, 1, X, 1, 40, 50);
     two_holders_of_whom_the_first_got_it_on_the_old_leader_meanwhile: {
         let (fault, on) = (Fault::Failover, "server".to_owned());
-        tale().tell(5, 0, What::FaultBegins { fault, on: on.clone(), locks: vec![] })
+        tale().tell(5, 0, EventKind::FaultBegins { fault, on: on.clone(), locks: vec![] })
             .holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60)
-            .tell(90, 0, What::FaultEnds { fault, on })
+            .tell(90, 0, EventKind::FaultEnds { fault, on })
     };
     an_update_lost_because_a_token_was_given_again:
         tale().reads(10, 1, 1, 5, 0).reads(12, 2, 1, 5, 0).fault(14, Fault::DataLost)
@@ -400,7 +406,7 @@ acquitted! {
         tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(3, 10).waits(50, 1, 1, 8)
             .granted(60, 1, 1, 999, 90);
     a_waiter_that_gave_up: tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(3, 10)
-            .tell(50, 1, What::Refused { op: 1 });
+            .tell(50, 1, EventKind::Refused { op: 1 });
     a_reader_told_before_a_reader_that_asked_earlier:
         tale().asks(1, 1, 1, S).waits(5, 1, 1, 7).asks(6, 2, 1, S).granted(10, 2, 1, 2, 90)
             .granted(11, 1, 1, 1, 90);
@@ -427,7 +433,7 @@ acquitted! {
             .done(20, 1, 1, 1);
     a_waiter_that_waits_behind_a_holder:
         tale().asks(1, 1, 1, X).granted(2, 1, 1, 1, 60_000).asks(5, 2, 1, X)
-            .tell(61_000, 0, What::Looked { lock: "b".into(), free: true });
+            .tell(61_000, 0, EventKind::Inspected { lock: "b".into(), free: true });
     a_waiter_that_got_a_free_lock_at_the_last_moment:
         tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X).granted(30_020, 2, 1, 2, 31_000);
     a_waiter_behind_holders_for_long:
@@ -445,8 +451,8 @@ acquitted! {
     a_waiter_at_a_free_lock_through_two_faults:
         tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition)
             .fault_for(20_000, 1_000, Fault::ServerPaused).granted(50_000, 1, 1, 1, 51_000);
-    a_waiter_that_died: tale().asks(1, 1, 1, X).tell(2, 1, What::Gone)
-            .tell(90_000, 0, What::Looked { lock: "a".into(), free: true });
+    a_waiter_that_died: tale().asks(1, 1, 1, X).tell(2, 1, EventKind::ClientCrashed)
+            .tell(90_000, 0, EventKind::Inspected { lock: "a".into(), free: true });
 }
 
 #[test]
@@ -514,7 +520,7 @@ fn a_history_survives_its_file_and_a_line_cut_short() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history.jsonl");
     let recorder = Recorder::open(&path, 3).unwrap();
-    let what = What::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: How::Permits(2, 5) };
+    let what = EventKind::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: How::Permits(2, 5) };
     recorder.record_at(7, what.clone()).unwrap();
     std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     let mut text = std::fs::read_to_string(&path).unwrap();

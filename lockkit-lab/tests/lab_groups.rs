@@ -115,7 +115,7 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     eprintln!("RedisCluster: complete again {:.0?}", since.elapsed());
     member.restart(Data::Lose).await.unwrap();
     group.complete().await.unwrap();
-    assert_eq!(resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(), resp::Reply::Number(0));
+    assert_eq!(resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(), resp::RespReply::Number(0));
     assert_eq!(group.members()[2].kind(), Kind::Redis);
 }
 
@@ -128,7 +128,7 @@ async fn ensemble_without(leads: bool, rift: Rift) {
     let alone = members.position(|member| leads == (member.addr() == leader)).unwrap();
     let addr = group.members()[alone].addr();
     let other = group.members().iter().map(Server::addr).find(|other| *other != addr).unwrap();
-    let mut client = zookeeper::Connection::open(addr).await.unwrap();
+    let mut client = zookeeper::ZkConnection::open(addr).await.unwrap();
 
     group.cut_off(alone, rift).await.unwrap();
     let since = Instant::now();
@@ -143,7 +143,7 @@ async fn ensemble_without(leads: bool, rift: Rift) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     eprintln!("{rift:?}: the others remember after {:.1?}", since.elapsed());
-    assert!(zookeeper::Connection::open(addr).await.is_err(), "it serves alone");
+    assert!(zookeeper::ZkConnection::open(addr).await.is_err(), "it serves alone");
     assert_ne!(group.leader().await.unwrap().addr(), addr);
 
     group.rejoin();
@@ -176,10 +176,10 @@ async fn a_replica_of_a_cluster_takes_the_place_of_its_master() {
     let group = Group::start(Layout::RedisClusterWithReplicas).await.unwrap();
     group.hurry().await.unwrap();
     let holder = group.holder_of("a").await.unwrap();
-    let mut connection = resp::Connection::open(holder.addr()).await.unwrap();
+    let mut connection = resp::RespConnection::open(holder.addr()).await.unwrap();
     connection.call(&["SET", "a", "b"]).await.unwrap();
     let synced = connection.call(&["WAIT", "1", "2000"]).await.unwrap();
-    assert_eq!(synced, resp::Reply::Number(1));
+    assert_eq!(synced, resp::RespReply::Number(1));
     holder.kill().await;
     let next = group.holder_of("a").await.unwrap();
     assert_ne!(next.addr(), holder.addr());
@@ -197,9 +197,9 @@ async fn a_slot_moves_from_one_master_to_another_key_by_key() {
     }
     let moving = group.begin_to_move("{x}").await.unwrap();
     assert!(moving.one_key().await.unwrap());
-    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::Reply::Number(1));
+    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::RespReply::Number(1));
     moving.finish().await.unwrap();
-    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::Reply::Number(0));
+    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::RespReply::Number(0));
     let to = group.holder_of("{x}").await.unwrap().addr();
     assert_ne!(from, to);
     assert_eq!(resp::ask(to, &["GET", "{x}2"]).await.unwrap().text(), "{x}2");

@@ -30,7 +30,7 @@ fn brief(counts: Counts) -> [u64; 4] {
 #[tokio::test]
 async fn redis_commands_are_counted_as_redis_counts_them() {
     let (server, proxy) = before(Kind::Redis, Protocol::Resp).await;
-    let mut client = resp::Connection::open(proxy.addr()).await.unwrap();
+    let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
     client.call(&["CONFIG", "RESETSTAT"]).await.unwrap();
     proxy.reset();
     client.call(&["SET", "k", "v"]).await.unwrap();
@@ -59,7 +59,7 @@ async fn redis_commands_are_counted_as_redis_counts_them() {
 async fn published_messages_are_counted_apart_in_both_dialects() {
     let (server, proxy) = before(Kind::Redis, Protocol::Resp).await;
     for dialect in ["2", "3"] {
-        let mut client = resp::Connection::open(proxy.addr()).await.unwrap();
+        let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
         client.call(&["HELLO", dialect]).await.unwrap();
         proxy.reset();
         client.send(&[&["SUBSCRIBE", "a", "b"]]).await.unwrap();
@@ -76,7 +76,7 @@ async fn published_messages_are_counted_apart_in_both_dialects() {
 #[tokio::test]
 async fn postgres_requests_are_counted_as_its_log_shows_them() {
     let (server, proxy) = before(Kind::Postgres, Protocol::Postgres).await;
-    let mut client = postgres::Connection::open(proxy.addr()).await.unwrap();
+    let mut client = postgres::PostgresConnection::open(proxy.addr()).await.unwrap();
     assert_eq!(brief(proxy.counts()), [1, 1, 0, 1], "the login");
     client.query("SET log_statement = 'all'").await.unwrap();
     proxy.reset();
@@ -105,10 +105,10 @@ async fn postgres_requests_are_counted_as_its_log_shows_them() {
 #[tokio::test]
 async fn notifications_of_postgres_are_counted_apart() {
     let (server, proxy) = before(Kind::Postgres, Protocol::Postgres).await;
-    let mut client = postgres::Connection::open(proxy.addr()).await.unwrap();
+    let mut client = postgres::PostgresConnection::open(proxy.addr()).await.unwrap();
     client.query("LISTEN lab").await.unwrap();
     proxy.reset();
-    let mut other = postgres::Connection::open(server.addr()).await.unwrap();
+    let mut other = postgres::PostgresConnection::open(server.addr()).await.unwrap();
     other.query("NOTIFY lab, 'one'").await.unwrap();
     assert_eq!(client.read().await.unwrap().0, b'A');
     assert_eq!(brief(proxy.counts()), [0, 0, 1, 0]);
@@ -120,7 +120,7 @@ async fn notifications_of_postgres_are_counted_apart() {
 #[tokio::test]
 async fn mariadb_commands_are_counted_as_mariadb_counts_them() {
     let (_server, proxy) = before(Kind::MariaDb, Protocol::MySql).await;
-    let mut client = mysql::Connection::open(proxy.addr()).await.unwrap();
+    let mut client = mysql::MySqlClient::open(proxy.addr()).await.unwrap();
     let counts = proxy.counts();
     assert_eq!(brief(counts), [1, 1, 0, 1], "the login");
     assert_eq!(counts.chatter, 1, "the greeting");
@@ -141,7 +141,7 @@ async fn mariadb_commands_are_counted_as_mariadb_counts_them() {
 #[tokio::test]
 async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
     let (server, proxy) = before(Kind::ZooKeeper, Protocol::ZooKeeper).await;
-    let mut client = zookeeper::Connection::open(proxy.addr()).await.unwrap();
+    let mut client = zookeeper::ZkConnection::open(proxy.addr()).await.unwrap();
     client.create("/a").await.unwrap();
     assert!(client.exists("/a", true).await.unwrap());
     assert_eq!(brief(proxy.counts()), [3, 3, 0, 3]);
@@ -154,7 +154,7 @@ async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
     }
     assert_eq!(brief(proxy.counts()), [5, 5, 0, 4]);
     assert_eq!(proxy.counts().chatter, 2, "the ping and its answer");
-    let mut other = zookeeper::Connection::open(server.addr()).await.unwrap();
+    let mut other = zookeeper::ZkConnection::open(server.addr()).await.unwrap();
     other.delete("/a").await.unwrap();
     other.close().await.unwrap();
     assert_eq!(client.read().await.unwrap().xid, zookeeper::EVENT);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab_memory::{recalls, remember};
 use lockkit_lab::proxy::{End, Fault, Protocol, Proxy, When};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Server};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -18,19 +18,19 @@ const SILENCE: Duration = Duration::from_millis(300);
 struct CaseContext {
     server: Server,
     proxy: Proxy,
-    client: resp::Connection,
+    client: resp::RespConnection,
 }
 
 impl CaseContext {
     async fn new() -> Self {
         let server = Server::start(Kind::Redis).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
-        let mut client = resp::Connection::open(proxy.addr()).await.unwrap();
+        let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
         client.call(&["PING"]).await.unwrap();
         Self { server, proxy, client }
     }
 
-    async fn increment(&mut self) -> io::Result<Reply> {
+    async fn increment(&mut self) -> io::Result<RespReply> {
         self.client.call(&["INCR", "n"]).await
     }
 
@@ -96,7 +96,7 @@ async fn a_cut_strikes_at_the_message_it_was_ordered_for() {
 #[tokio::test]
 async fn a_cut_now_ends_all_connections() {
     let mut context = CaseContext::new().await;
-    let mut second = resp::Connection::open(context.proxy.addr()).await.unwrap();
+    let mut second = resp::RespConnection::open(context.proxy.addr()).await.unwrap();
     second.call(&["PING"]).await.unwrap();
     context.proxy.fault(Fault::Cut, When::Now);
     context.client.read().await.unwrap_err();
@@ -126,13 +126,13 @@ async fn a_black_hole_holds_everything_until_it_is_healed() {
     let mut strike = context.proxy.fault(Fault::BlackHole, When::Request(1));
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
-    let late = resp::Connection::open(context.proxy.addr()).await;
+    let late = resp::RespConnection::open(context.proxy.addr()).await;
     assert!(context.is_silent().await);
     assert_eq!(context.acted().await, "", "the request is held back");
     assert_eq!(context.clients().await, 2, "neither a close nor a new connection passes");
     context.proxy.heal().await.unwrap();
-    assert_eq!(context.client.read().await.unwrap(), Reply::Number(1));
-    assert_eq!(late.unwrap().call(&["INCR", "n"]).await.unwrap(), Reply::Number(2));
+    assert_eq!(context.client.read().await.unwrap(), RespReply::Number(1));
+    assert_eq!(late.unwrap().call(&["INCR", "n"]).await.unwrap(), RespReply::Number(2));
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_black_hole_can_begin_at_an_answer_and_hides_a_close() {
     assert!(context.is_silent().await);
     let CaseContext { server, proxy, client } = context;
     drop(client);
-    let client = resp::Connection::open(server.addr()).await.unwrap();
+    let client = resp::RespConnection::open(server.addr()).await.unwrap();
     let context = CaseContext { server, proxy, client };
     sleep(SILENCE).await;
     assert_eq!(context.clients().await, 3, "the server has not observed that its client is gone");
@@ -162,7 +162,7 @@ async fn a_delay_holds_one_direction_and_keeps_its_order() {
     let since = Instant::now();
     context.client.send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]]).await.unwrap();
     for nth in 1..=3 {
-        assert_eq!(context.client.read().await.unwrap(), Reply::Number(nth));
+        assert_eq!(context.client.read().await.unwrap(), RespReply::Number(nth));
         assert!((nth == 1) || since.elapsed() >= by, "{nth}: {:?}", since.elapsed());
     }
     context.proxy.fault(Fault::Delay(by), When::Now);
@@ -174,7 +174,7 @@ async fn a_delay_holds_one_direction_and_keeps_its_order() {
 #[tokio::test]
 async fn half_open_connections_are_closed_for_one_end_only() {
     let mut context = CaseContext::new().await;
-    context.proxy.fault(Fault::HalfOpen { heard_by: End::Client }, When::Answer(1));
+    context.proxy.fault(Fault::HalfOpen { receiver: End::Client }, When::Answer(1));
     context.increment().await.unwrap_err();
     sleep(SILENCE).await;
     assert_eq!(context.clients().await, 2, "the server has not heard of it");
@@ -182,7 +182,7 @@ async fn half_open_connections_are_closed_for_one_end_only() {
     context.server_sees(1).await;
 
     let mut context = CaseContext::new().await;
-    context.proxy.fault(Fault::HalfOpen { heard_by: End::Server }, When::Now);
+    context.proxy.fault(Fault::HalfOpen { receiver: End::Server }, When::Now);
     context.server_sees(1).await;
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     assert!(context.is_silent().await, "the client has not heard of it");

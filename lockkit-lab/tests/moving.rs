@@ -10,7 +10,7 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{LockManager, Settings};
 use lockkit_lab::history::register::GuardedRegisters;
-use lockkit_lab::history::{History, Promises, judge};
+use lockkit_lab::history::{History, RecordedPromises, judge};
 use lockkit_lab::storm::client::{self, Orders};
 use lockkit_lab::{Kind, Shared};
 use lockkit_redis::RedisDriver;
@@ -103,7 +103,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     // The last program that used the old one alone is through: the new one takes over.
     assert_eq!(all_left.recv().await, None);
     let (old, new) = (house.manager(house.redis().await), house.manager(house.sqlite().await));
-    let base = new.take_over_tokens(&old).await.unwrap();
+    let base = new.admin().take_over_tokens(&old.admin()).await.unwrap();
     assert!(base > 1 << 50);
     moved.send(true).unwrap();
     while let Some(done) = fleet.join_next().await {
@@ -113,7 +113,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     let files = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
     let history = History::load(files).unwrap();
     let mirror = house.mirror().await;
-    let promises = Promises::of(mirror.capabilities(), TTL * 10, TTL * 3);
+    let promises = RecordedPromises::of(mirror.capabilities(), TTL * 10, TTL * 3);
     let judgement = judge(&history, &promises);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
     assert!(judgement.counts["granted"] > 100, "{:?}", judgement.counts);

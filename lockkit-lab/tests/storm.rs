@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::history::violation::Invariant;
-use lockkit_lab::storm::{FAULTS, Report, Stage, Storm};
+use lockkit_lab::storm::{FAULTS, Storm, StormReport, StormSetup};
 use lockkit_lab::{Kind, Replication, Shared};
 
 fn storm() -> Storm {
@@ -19,7 +19,7 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
     lockkit::connect_with(&url, settings).await
 }
 
-fn had(report: &Report, granted: usize, faults: usize) {
+fn had(report: &StormReport, granted: usize, faults: usize) {
     let enough = report.count("granted") >= granted && report.count("faults") >= faults;
     assert!(enough, "{report:?}");
 }
@@ -28,7 +28,7 @@ fn had(report: &Report, granted: usize, faults: usize) {
 async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-    let report = storm().acquitted(Stage::calm(url), connect).await;
+    let report = storm().acquitted(StormSetup::calm(url), connect).await;
     had(&report, 30, 2); // the dead leave leases of four seconds
     assert!(report.drawing.is_none());
 }
@@ -36,7 +36,7 @@ async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
     let server = Shared::server(Kind::Postgres).await.unwrap();
-    let report = storm().acquitted(Stage::calm(server.url()), connect).await;
+    let report = storm().acquitted(StormSetup::calm(server.url()), connect).await;
     had(&report, 10, 2);
     assert!(second::finds_linearizable(&report.recorded));
 }
@@ -44,7 +44,7 @@ async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
 /// No write is lost, so nothing needs an excuse.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_synchronous_standby_of_postgresql_that_takes_over_breaks_nothing() {
-    let stage = Stage::pair(Replication::PostgresSynchronous).await.unwrap();
+    let stage = StormSetup::pair(Replication::PostgresSynchronous).await.unwrap();
     let report = storm().acquitted(stage, connect).await;
     had(&report, 10, 2);
     let excused = &report.judgement.excused;
@@ -53,14 +53,14 @@ async fn a_synchronous_standby_of_postgresql_that_takes_over_breaks_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_asynchronous_standby_of_postgresql_that_takes_over_is_acquitted() {
-    let stage = Stage::pair(Replication::PostgresAsynchronous).await.unwrap();
+    let stage = StormSetup::pair(Replication::PostgresAsynchronous).await.unwrap();
     had(&storm().acquitted(stage, connect).await, 10, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgresql_that_loses_what_it_had_not_synced_is_acquitted() {
     let faults = [Fault::ConnectionCut, Fault::ServerRestarts, Fault::WritesLost];
-    let mut stage = Stage::server(Kind::Postgres, &faults).await.unwrap();
+    let mut stage = StormSetup::server(Kind::Postgres, &faults).await.unwrap();
     for url in [&mut stage.url, &mut stage.direct] {
         url.push_str("?durability=needed");
     }
@@ -72,14 +72,14 @@ async fn a_postgresql_that_loses_what_it_had_not_synced_is_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_of_three_redis_that_fail_one_by_one_is_acquitted() {
     let storm = storm();
-    let stage = Stage::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap();
+    let stage = StormSetup::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap();
     had(&storm.acquitted(stage, connect).await, 10, 2);
 }
 
 /// As before, with a server that is struck as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acquitted() {
-    let stage = Stage::server(Kind::MariaDb, &FAULTS).await.unwrap();
+    let stage = StormSetup::server(Kind::MariaDb, &FAULTS).await.unwrap();
     had(&storm().acquitted(stage, connect).await, 1, 1);
 }
 
@@ -88,7 +88,7 @@ async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acqu
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
     let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused];
-    let stage = Stage::server(Kind::Redis, &faults).await.unwrap();
+    let stage = StormSetup::server(Kind::Redis, &faults).await.unwrap();
     let storm = storm();
     let look = storm.onlooker(&stage, connect).await.unwrap();
     let mut verdict = storm.run_consumers(&stage, &look).await.unwrap();
@@ -116,7 +116,7 @@ async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
         LockManager::with(driver, settings.clone()).unwrap()
     };
     let (here, look) = ((0..3).map(clients).collect(), clients(3));
-    let report = storm.run(&Stage::calm(redis.url()), here, &look).await.unwrap();
+    let report = storm.run(&StormSetup::calm(redis.url()), here, &look).await.unwrap();
     let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.invariant).collect();
     assert!(rules.contains(&Invariant::Exclusion), "{rules:?}");
     assert!(rules.contains(&Invariant::TokenOnce), "{rules:?}");

@@ -12,7 +12,7 @@ use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::resp;
 use lockkit_lab::trials::{Trial, trial};
-use lockkit_lab::{Concerns, Refusal, Site};
+use lockkit_lab::{Concerns, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::RedisDriver;
 use wrong_driver::{InjectedBug, Wrong};
@@ -20,7 +20,7 @@ use wrong_driver::{InjectedBug, Wrong};
 struct WrongRedis(InjectedBug);
 
 #[async_trait]
-impl Site for WrongRedis {
+impl Deployment for WrongRedis {
     fn kind(&self) -> Kind {
         Kind::Redis
     }
@@ -30,8 +30,8 @@ impl Site for WrongRedis {
         Ok(Arc::new(Wrong::new(self.0, Arc::new(right))))
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
-        vec![Refusal {
+    fn refusals(&self) -> Vec<RefusalMode> {
+        vec![RefusalMode {
             what: "the memory is full",
             retryable: true,
             concerns: Concerns::Claims,

@@ -23,10 +23,10 @@ use crate::{decode, keys};
 
 /// What one call carries. The server does nothing else meanwhile: 0.1 ms for claims that are alone in
 /// their queues, some 2 ms when all of them are in queues where others wait.
-pub(crate) const FLIGHTS: BatchLimits = {
-    let mut flights = BatchLimits::of(32, 8);
-    flights.same_key = true;
-    flights
+pub(crate) const BATCH_LIMITS: BatchLimits = {
+    let mut limits = BatchLimits::of(32, 8);
+    limits.same_key = true;
+    limits
 };
 
 impl RedisInner {

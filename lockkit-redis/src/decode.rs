@@ -195,7 +195,7 @@ pub(crate) fn acquisition(claim: &Claim, value: &Value) -> Result<Queued<Acquisi
             }
             (Some("broken"), [record]) => {
                 let reason = LossReason::Broken(break_record(record));
-                return Err(BatchError::refused(Error::Lost { reason }));
+                return Err(BatchError::refused(Error::lost(reason)));
             }
             _ => None,
         },
@@ -208,7 +208,7 @@ pub(crate) fn break_record(value: &Value) -> BreakRecord {
     let record = text(value).and_then(|json| serde_json::from_str(json).ok());
     record.unwrap_or_else(|| {
         let unknown = keys::decode_label("").0;
-        BreakRecord { by: unknown, at_unix_ms: 0, reason: None, forced: false }
+        BreakRecord::from_parts(unknown, 0, None, false)
     })
 }
 

@@ -13,11 +13,11 @@ use lockkit_core::driver::{
     Registers, Renewal, Renewed, ServerRun, SetLimit, Writes,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
-use crate::batch::FLIGHTS;
+use crate::batch::BATCH_LIMITS;
 use crate::inner::RedisInner;
 use crate::locator::ServerLocator;
 use crate::publisher::Publisher;
@@ -52,7 +52,7 @@ pub struct RedisDriver {
 
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.batches = FLIGHTS;
+    capabilities.batches = BATCH_LIMITS;
     capabilities.min_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
@@ -247,7 +247,7 @@ impl LockDriver for RedisDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         self.inner.page_of_namespaces(after, limit).await
     }
 

@@ -43,11 +43,11 @@ pub(crate) async fn examine(inner: &RedisInner) -> Result<Health, Error> {
         }
     }
     Ok(silent.into_iter().fold(health, |health, (node, error)| {
-        health.with(Finding {
-            severity: Severity::Note,
-            what: format!("The node {node} does not answer: {error}"),
-            advice: "Its locks cannot be used until it is back or replaced.".to_owned(),
-        })
+        health.with(Finding::new(
+            Severity::Note,
+            format!("The node {node} does not answer: {error}"),
+            "Its locks cannot be used until it is back or replaced.",
+        ))
     }))
 }
 
@@ -61,14 +61,11 @@ pub(crate) async fn examine_all(inner: &RedisInner) -> Result<Health, Error> {
     let (counters, none): (Vec<_>, [&str; 0]) = ((0..BUCKETS).map(keys::counter).collect(), []);
     let foreign = decode::array(inner.run(&script::COUNTERS, &counters, &none).await?)?;
     Ok(foreign.iter().filter_map(decode::text).fold(health, |health, counter| {
-        health.with(Finding {
-            severity: Severity::Problem,
-            what: format!(
-                "{counter} is no counter of tokens: one lock in {BUCKETS} cannot be taken"
-            ),
-            advice: "find out who wrote it, and delete it while none of these locks is held"
-                .to_owned(),
-        })
+        health.with(Finding::new(
+            Severity::Problem,
+            format!("{counter} is no counter of tokens: one lock in {BUCKETS} cannot be taken"),
+            "find out who wrote it, and delete it while none of these locks is held",
+        ))
     }))
 }
 
@@ -136,7 +133,7 @@ fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
     let fact = |name| facts.get(name).copied().unwrap_or_default();
     let mut found = Vec::new();
     let mut find = |severity, what: String, advice: &str| {
-        found.push(Finding { severity, what, advice: advice.to_owned() });
+        found.push(Finding::new(severity, what, advice));
     };
     if is_older(fact("redis_version"), (6, 2)) {
         find(

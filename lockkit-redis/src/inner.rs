@@ -61,7 +61,8 @@ impl RedisInner {
         keys: &[impl AsRef<str> + Sync],
         args: &[impl AsRef<[u8]> + Sync],
     ) -> Result<Value, Error> {
-        Ok(self.call(script, &Call::new(keys, args)).await?.value)
+        let response = self.call(script, &Call::new(keys, args)).await;
+        response.map(|response| response.value).map_err(|failed| failed.error)
     }
 
     /// Calls a script: one round trip, and a second one when the server has forgotten the script. When

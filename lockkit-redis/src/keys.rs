@@ -28,10 +28,10 @@ pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
     (hash ^ (hash >> 33)) as usize % BUCKETS
 }
 
-/// What stands in the keys of registers where those of locks have the [`word`] of their space.
+/// What is in the keys of registers where those of locks have the [`word`] of their space.
 pub(crate) const REGISTER: &str = "register";
 
-/// What stands in the keys of a space.
+/// What is in the keys of a space.
 pub(crate) fn word(space: Space) -> &'static str {
     match space {
         Space::Lock => "lock",
@@ -157,7 +157,7 @@ pub(crate) fn token(token: u64) -> String {
 /// A claim as the string that it is while it is alone, behind its token:
 /// ` ID HOLD_MS WAIT_MS CLIENT LABEL`, the label being `PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
 pub(crate) fn claim(claim: &Claim, client: &str) -> String {
-    let ClientIdentity { host, pid, program } = &*claim.identity;
+    let ClientIdentity { host, pid, program, .. } = &*claim.identity;
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
@@ -188,7 +188,7 @@ pub(crate) fn decode_label(text: &str) -> (ClientIdentity, Option<String>) {
     let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
     let host = parts.next().unwrap_or_default().to_owned();
     let program = parts.next().unwrap_or_default().to_owned();
-    (ClientIdentity { host, pid, program }, parts.next().map(str::to_owned))
+    (ClientIdentity::new(host, pid, program), parts.next().map(str::to_owned))
 }
 
 /// The options of an acquire: `[t][ MODE WEIGHT CAPACITY]`. Empty for the usual: a claim that waits and is
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_a_claim_shows_is_read_back() {
-        let identity = ClientIdentity { host: "h\tx".into(), pid: 7, program: "a b".into() };
+        let identity = ClientIdentity::new("h\tx", 7, "a b");
         let ttl = std::time::Duration::from_micros(1_500);
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));

@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{RegisterKey, Version};
 use lockkit_core::state::{
-    Cursor, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Cursor, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{Error, Key, Name, Namespace, Space};
 use redis::Value;
@@ -27,9 +27,9 @@ impl RedisInner {
             let found = spaces.iter().find_map(|space| name(*space));
             found.filter(|(_, name)| name.as_str().starts_with(prefix))
         };
-        let after = request.after.as_ref().map(Cursor::place).transpose()?;
+        let after = request.after.as_ref().map(Cursor::decode).transpose()?;
         let names = &self.listing.locks;
-        let Listed { items, more } =
+        let ListPage { items, more } =
             names.page(&self.transport, patterns, read, after.as_ref(), request.limit).await?;
         let keys: Vec<_> = items
             .into_iter()
@@ -59,7 +59,7 @@ impl RedisInner {
     pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, Error> {
+    ) -> Result<ListPage<RegisterState>, Error> {
         let RegisterRequest { namespace, prefix, .. } = request;
         let read = |key: &str| {
             let name = keys::name_in(key, keys::REGISTER, namespace);
@@ -69,12 +69,12 @@ impl RedisInner {
         loop {
             let patterns = vec![keys::pattern(keys::REGISTER, namespace, prefix)];
             let names = &self.listing.registers;
-            let Listed { items, more } =
+            let ListPage { items, more } =
                 names.page(&self.transport, patterns, read, after.as_ref(), request.limit).await?;
             let states = items.iter().map(|name| self.inspect_register(namespace, name));
             let states: Vec<_> = try_join_all(states).await?.into_iter().flatten().collect();
             if !states.is_empty() || !more {
-                return Ok(Listed { items: states, more });
+                return Ok(ListPage { items: states, more });
             }
             after = items.into_iter().next_back(); // deleted or over, all of them
         }
@@ -88,14 +88,13 @@ impl RedisInner {
     ) -> Result<Option<RegisterState>, Error> {
         let at = RegisterKey { namespace: namespace.clone(), name: name.clone() };
         let none: [&str; 0] = [];
-        let (name, version) = (name.clone(), Version(0));
-        let nothing = RegisterState { name, version, token: None, bytes: 0, damaged: None };
+        let damaged =
+            |why| RegisterState::new(name.clone(), Version(0), None, 0).with_damage(Some(why));
         let answer = match self.run(&script::INSPECT_REGISTER, &[&keys::register(&at)], &none).await
         {
             Ok(Value::Int(0)) => return Ok(None),
             Err(error) => {
-                let damaged = Some(Foreign::why(&error).ok_or(error)?);
-                return Ok(Some(RegisterState { damaged, ..nothing }));
+                return Ok(Some(damaged(Foreign::why(&error).ok_or(error)?)));
             }
             Ok(answer) => answer,
         };
@@ -104,7 +103,7 @@ impl RedisInner {
         let state = || {
             let bytes = usize::try_from(number(0)?).ok()?;
             let (version, token) = (Version(number(1)?), decode::token(items.get(2)?));
-            Some(RegisterState { version, token, bytes, ..nothing })
+            Some(RegisterState::new(name.clone(), version, token, bytes))
         };
         state().map(Some).ok_or_else(|| decode::unexpected(&Value::Array(items.clone())))
     }
@@ -113,7 +112,7 @@ impl RedisInner {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         let patterns = vec![keys::ANYTHING.to_owned()];
         let names = &self.listing.namespaces;
         names.page(&self.transport, patterns, keys::namespace_in, after, limit).await

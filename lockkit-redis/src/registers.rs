@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
+    Attempted, Precondition, RegisterEntry, RegisterKey, Registers, Version, Write, WriteResult,
 };
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use redis::Value;
 
 use crate::driver::RedisDriver;
@@ -18,12 +18,12 @@ use crate::{decode, keys};
 const WATCH: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_secs(10);
 
-/// What `store.lua` is told of a write that may have been applied before.
+/// What `store.lua` gets about a write that may have been applied before.
 const REPEATED: &[u8] = b"repeated";
 
 #[async_trait]
 impl Registers for RedisDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let (entry, _) = self.load_or_watch(&keys::register(at), b"").await?;
         Ok(entry)
     }
@@ -75,7 +75,7 @@ impl Registers for RedisDriver {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         self.ensure_listening();
         let key = keys::register(at);
         let known = after.map_or(0, |version| version.0).to_string();
@@ -87,7 +87,7 @@ impl Registers for RedisDriver {
         self.inner.waiters.registers.changed(&key, after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         self.inner.page_of_registers(request).await
     }
 }
@@ -98,7 +98,7 @@ impl RedisDriver {
         &self,
         key: &str,
         known: &[u8],
-    ) -> Result<(Option<Entry>, Option<Duration>), Error> {
+    ) -> Result<(Option<RegisterEntry>, Option<Duration>), Error> {
         let watch = WATCH.as_millis().to_string();
         let args = [known, self.inner.publisher.client.as_bytes(), watch.as_bytes()];
         let answer = self.inner.run(&script::LOAD, &[key], &args).await?;
@@ -111,7 +111,7 @@ impl RedisDriver {
                 let version = decode::number(version).and_then(|n| u64::try_from(n).ok());
                 let version = Version(version.ok_or_else(|| decode::unexpected(&items[1]))?);
                 let left = decode::number(left).and_then(|ms| u64::try_from(ms).ok());
-                let entry = Entry { value: value.clone(), version, token: decode::token(token) };
+                let entry = RegisterEntry::new(value.clone(), version, decode::token(token));
                 Ok((Some(entry), left.map(Duration::from_millis)))
             }
             _ => Err(decode::unexpected(&Value::Array(items))),

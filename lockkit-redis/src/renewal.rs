@@ -111,7 +111,10 @@ impl RedisInner {
     ) -> Result<Vec<Result<ClaimRenewal, Error>>, Error> {
         let (locks, mut args) = keys::renewal_args(claims);
         args.push(self.publisher.client.clone());
-        let response = self.call(&script::RENEW, &Call::new(&locks, &args)).await?;
+        let response = self
+            .call(&script::RENEW, &Call::new(&locks, &args))
+            .await
+            .map_err(|failed| failed.error)?;
         decode::renewals(claims, response)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::locked;
-use lockkit_core::state::Listed;
+use lockkit_core::state::ListPage;
 use lockkit_core::{Error, Name, Namespace, Space};
 use redis::Value;
 
@@ -53,14 +53,14 @@ impl<T: Ord + Clone> LastScan<T> {
         read: impl Fn(&str) -> Option<T>,
         after: Option<&T>,
         limit: usize,
-    ) -> Result<Listed<T>, Error> {
+    ) -> Result<ListPage<T>, Error> {
         let known = after.and_then(|_| self.known(&patterns));
         let names = match known {
             Some(names) => names,
             None => self.scan(transport, patterns, read).await?,
         };
         let behind = names.iter().filter(|name| after.is_none_or(|a| *name > a));
-        let page = Listed::first(limit.min(LARGEST_PAGE), behind.cloned());
+        let page = ListPage::first(limit.min(LARGEST_PAGE), behind.cloned());
         if !page.more {
             *locked(&self.0) = None;
         }

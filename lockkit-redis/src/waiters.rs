@@ -30,7 +30,7 @@ impl Default for WaiterRegistry {
 
 impl WaiterRegistry {
     /// The answer of a script, without what it says of claims of this client that hold by the request, which
-    /// was sent at `sent`: as `speak` in answer.lua says it. Those that wait here are told.
+    /// was sent at `sent`: as `speak` in answer.lua says it. Those that wait here are notified.
     pub(crate) fn take_grants(&self, answer: Value, sent: Moment) -> Value {
         let mut items = match answer {
             Value::Array(items) if is_granted(&items) => items,

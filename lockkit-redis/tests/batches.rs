@@ -82,7 +82,7 @@ async fn is_quiet(proxy: &Proxy) {
     }
 }
 
-async fn ask(server: &Server, words: &[&str]) -> resp::Reply {
+async fn ask(server: &Server, words: &[&str]) -> resp::RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
@@ -260,7 +260,7 @@ async fn what_the_server_cannot_do_for_one_claim_it_does_for_the_others() {
     let all = claims(5);
     acquire_all(&driver, &all).await;
     let keys = ask(&server, &["KEYS", "lockkit:lock:*invoice/2"]).await;
-    let resp::Reply::Array(keys) = keys else { panic!("KEYS") };
+    let resp::RespReply::Array(keys) = keys else { panic!("KEYS") };
     let key = keys[0].text();
     ask(&server, &["DEL", key]).await;
     ask(&server, &["HSET", key, "holders", "0"]).await;
@@ -405,7 +405,7 @@ async fn a_batch_that_meets_a_replica_fails_as_a_whole_and_may_be_repeated() {
             Err(error) => assert!(is_refused(&error), "{error:?}"),
         }
     }
-    let opened = |stats: resp::Reply| -> u64 {
+    let opened = |stats: resp::RespReply| -> u64 {
         let text = stats.text().to_owned();
         let (_, rest) = text.split_once("total_connections_received:").unwrap();
         rest.lines().next().unwrap().trim().parse().unwrap()

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Shared};
 use lockkit_redis::RedisDriver;
 
@@ -41,22 +41,22 @@ impl Harness for Redis {
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
         let addr = server().await?.addr();
         let keys = ask(addr, &["KEYS", &format!("*{namespace}*")]).await?;
-        let Reply::Array(keys) = keys else {
+        let RespReply::Array(keys) = keys else {
             return Err(Error::permanent("lab", format!("KEYS answered {keys:?}")));
         };
         let mut count = 0;
-        for key in keys.iter().map(Reply::text) {
+        for key in keys.iter().map(RespReply::text) {
             let kept = match key.split_once(":{").map_or("", |(kind, _)| kind) {
                 // A record of a break is kept for as long as the trait asks. That it goes by itself is
                 // what makes it none that is left.
                 "lockkit:lock.broken" | "lockkit:sem.broken" => {
-                    ask(addr, &["PTTL", key]).await? != Reply::Number(-1)
+                    ask(addr, &["PTTL", key]).await? != RespReply::Number(-1)
                 }
                 "lockkit:sem.limit" => true,
                 // What is remembered of the writes of a register, and values that end by themselves.
                 "lockkit:register" => {
-                    ask(addr, &["HEXISTS", key, "value"]).await? == Reply::Number(0)
-                        || ask(addr, &["HEXISTS", key, "until"]).await? == Reply::Number(1)
+                    ask(addr, &["HEXISTS", key, "value"]).await? == RespReply::Number(0)
+                        || ask(addr, &["HEXISTS", key, "until"]).await? == RespReply::Number(1)
                 }
                 _ => false,
             };
@@ -66,7 +66,7 @@ impl Harness for Redis {
     }
 }
 
-async fn ask(addr: std::net::SocketAddr, words: &[&str]) -> Result<Reply, Error> {
+async fn ask(addr: std::net::SocketAddr, words: &[&str]) -> Result<RespReply, Error> {
     resp::ask(addr, words).await.map_err(|e| Error::permanent("lab", e))
 }
 

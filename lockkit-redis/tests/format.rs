@@ -3,13 +3,13 @@
 use lockkit_core::driver::LockDriver;
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 
 const KEY: &str = "lockkit:format";
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
+async fn ask(server: &Server, words: &[&str]) -> RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
@@ -63,5 +63,5 @@ async fn a_server_that_takes_no_writes_is_connected_to_without_a_version() {
     ask(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     connect(&server.url()).await.unwrap();
-    assert_eq!(ask(&server, &["EXISTS", KEY]).await, Reply::Number(0));
+    assert_eq!(ask(&server, &["EXISTS", KEY]).await, RespReply::Number(0));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -45,7 +45,7 @@ async fn ten_thousand_that_lock_at_once_are_asked_for_once_and_over_one_connecti
     let addr = server.addr();
     let busy = tokio::spawn(async move {
         let slow = ["EVAL", "local x = 0; for i = 1, 2000000 do x = x + i end return 1", "0"];
-        let mut connection = resp::Connection::open(addr).await.unwrap();
+        let mut connection = resp::RespConnection::open(addr).await.unwrap();
         loop {
             connection.call(&slow).await.unwrap();
         }
@@ -105,7 +105,7 @@ fn a_driver_that_outlives_its_runtime_hears_of_its_turn_in_the_next_one() {
 
 /// Where its keys are, by the port of the master.
 async fn masters_of(group: &Group, names: &[String]) -> Vec<u16> {
-    let Reply::Array(ranges) =
+    let RespReply::Array(ranges) =
         resp::ask(group.members()[0].addr(), &["CLUSTER", "SLOTS"]).await.unwrap()
     else {
         panic!("a table of slots")
@@ -113,17 +113,18 @@ async fn masters_of(group: &Group, names: &[String]) -> Vec<u16> {
     let mut ports = Vec::new();
     for name in names {
         let driver_key = resp::ask(group.members()[0].addr(), &["CLUSTER", "KEYSLOT", name]).await;
-        let Reply::Number(slot) = driver_key.unwrap() else { panic!("a slot") };
+        let RespReply::Number(slot) = driver_key.unwrap() else { panic!("a slot") };
         let range = ranges.iter().find_map(|range| match range {
-            Reply::Array(parts) => match &parts[..] {
-                [Reply::Number(first), Reply::Number(last), Reply::Array(master), ..]
-                    if (*first..=*last).contains(&slot) =>
-                {
-                    match master[1] {
-                        Reply::Number(port) => Some(port as u16),
-                        _ => None,
-                    }
-                }
+            RespReply::Array(parts) => match &parts[..] {
+                [
+                    RespReply::Number(first),
+                    RespReply::Number(last),
+                    RespReply::Array(master),
+                    ..,
+                ] if (*first..=*last).contains(&slot) => match master[1] {
+                    RespReply::Number(port) => Some(port as u16),
+                    _ => None,
+                },
                 _ => None,
             },
             _ => None,
@@ -137,7 +138,7 @@ async fn masters_of(group: &Group, names: &[String]) -> Vec<u16> {
 async fn placed(group: &Group) -> Vec<(String, u16)> {
     let mut keys = Vec::new();
     for member in group.members() {
-        let Reply::Array(found) =
+        let RespReply::Array(found) =
             resp::ask(member.addr(), &["KEYS", "lockkit:lock:*"]).await.unwrap()
         else {
             panic!("KEYS")
@@ -239,7 +240,7 @@ impl VirtualAddress {
     }
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
+async fn ask(server: &Server, words: &[&str]) -> RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
@@ -294,7 +295,7 @@ async fn a_subscription_at_another_server_is_found_out_although_nobody_sees_the_
 
 async fn listeners(server: &Server) -> usize {
     match ask(server, &["PUBSUB", "CHANNELS", "lockkit:wake:*"]).await {
-        Reply::Array(channels) => channels.len(),
+        RespReply::Array(channels) => channels.len(),
         other => panic!("{other:?}"),
     }
 }
@@ -319,7 +320,7 @@ async fn after_a_failover_waiters_are_told_although_the_old_master_lives_on() {
         loop {
             let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"];
             let named = resp::ask(sentinel.addr(), &words).await.unwrap();
-            let Reply::Array(address) = named else { panic!("an address") };
+            let RespReply::Array(address) = named else { panic!("an address") };
             if address[1].text() == group.members()[1].addr().port().to_string() {
                 break;
             }
@@ -414,7 +415,7 @@ async fn a_sentinel_that_is_cut_off_with_an_old_master_is_outvoted() {
         driver.acquire(&held, Patience::Try).await.unwrap();
         let keys = ["KEYS", "lockkit:lock:*"];
         let at_old = resp::ask(old.members()[0].addr(), &keys).await.unwrap();
-        assert_eq!(at_old, Reply::Array(Vec::new()), "{hosts:?}");
+        assert_eq!(at_old, RespReply::Array(Vec::new()), "{hosts:?}");
         driver.release(&held).await.unwrap();
     }
 }

@@ -193,15 +193,18 @@ async fn a_forced_break_whose_answer_was_lost_has_broken() {
     locks.mutex("b").lock().await.unwrap().release().await.unwrap();
     is_quiet(&proxy).await;
     let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
-    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
+    );
     strike.struck().await;
     // And one that is somebody else's is told apart.
     let other = claim("a");
     let next = take(&past, &other, 0).await;
     assert!(next > token);
-    let late = locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("late"));
+    let admin = locks.admin();
+    let late = admin.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("late"));
     assert!(!late.await.unwrap());
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     assert!(!past.break_claim(&other.key, token, BreakMode::Forced, &record).await.unwrap());
 }

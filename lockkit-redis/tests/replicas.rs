@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Group, Kind, Layout, Server, missing_valkey};
 use lockkit_redis::RedisDriver;
 
@@ -19,7 +19,7 @@ fn claim() -> Arc<Claim> {
     Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
+async fn ask(server: &Server, words: &[&str]) -> RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
@@ -187,7 +187,7 @@ mod with {
         assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
         careful.release(&first).await.unwrap();
         for member in group.members() {
-            let Reply::Array(role) = ask(member, &["ROLE"]).await else { panic!("a role") };
+            let RespReply::Array(role) = ask(member, &["ROLE"]).await else { panic!("a role") };
             if role[0].text() == "slave" {
                 member.freeze().await;
             }

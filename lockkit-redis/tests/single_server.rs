@@ -9,7 +9,7 @@ use lockkit_core::state::Severity;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Space, Token,
 };
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Data, Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
@@ -29,12 +29,12 @@ async fn start() -> (Server, RedisDriver) {
     (server, driver)
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
+async fn ask(server: &Server, words: &[&str]) -> RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
 async fn keys(server: &Server) -> Vec<String> {
-    let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
+    let RespReply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
     let mut keys: Vec<_> = keys.iter().map(|key| key.text().to_owned()).collect();
     keys.retain(|key| key != "lockkit:format");
     keys.sort();
@@ -180,7 +180,7 @@ async fn a_thousand_waiters_wait_on_one_subscription_and_a_release_sends_one_mes
     for waiter in &waiters {
         driver.acquire(waiter, Patience::Wait).await.unwrap();
     }
-    let Reply::Array(channels) = ask(&server, &["PUBSUB", "CHANNELS"]).await else { panic!() };
+    let RespReply::Array(channels) = ask(&server, &["PUBSUB", "CHANNELS"]).await else { panic!() };
     let ours = channels.iter().filter(|c| c.text().starts_with("lockkit:wake:")).count();
     assert!(ours <= 3, "{channels:?}"); // the two drivers, and that of `start`
     ask(&server, &["CONFIG", "RESETSTAT"]).await;

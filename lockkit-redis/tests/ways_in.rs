@@ -11,8 +11,8 @@ use lockkit_core::driver::{
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::raw::resp::{self, Reply};
-use lockkit_lab::{Clients, Group, Kind, Layout, Proxy, Server, Tls};
+use lockkit_lab::raw::resp::{self, RespReply};
+use lockkit_lab::{Clients, Group, Kind, Layout, Proxy, Server, TestCertificates};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -54,7 +54,7 @@ async fn server() -> Server {
 #[tokio::test]
 async fn a_server_is_reached_over_tls_when_somebody_trusted_vouches_for_it() {
     let server = server().await;
-    let tls = Tls::begin(server.addr(), Clients::Anybody).await.unwrap();
+    let tls = TestCertificates::begin(server.addr(), Clients::Anybody).await.unwrap();
     for host in ["127.0.0.1", "localhost"] {
         let (port, ca) = (tls.addr().port(), tls.authority());
         let url = format!("rediss://{host}:{port}/2?ca={}&timeout=30s", ca.display());
@@ -65,7 +65,7 @@ async fn a_server_is_reached_over_tls_when_somebody_trusted_vouches_for_it() {
 #[tokio::test]
 async fn a_server_for_which_nobody_trusted_vouches_is_refused_for_good() {
     let server = server().await;
-    let tls = Tls::begin(server.addr(), Clients::Anybody).await.unwrap();
+    let tls = TestCertificates::begin(server.addr(), Clients::Anybody).await.unwrap();
     let stranger = format!("rediss://{}?ca={}&timeout=30s", tls.addr(), tls.stranger().display());
     // Without a word about it the authorities of the system count, and ours is none of them.
     let system = format!("rediss://{}?timeout=30s", tls.addr());
@@ -78,7 +78,7 @@ async fn a_server_for_which_nobody_trusted_vouches_is_refused_for_good() {
 #[tokio::test]
 async fn a_server_that_asks_who_is_there_is_shown_a_certificate() {
     let server = server().await;
-    let tls = Tls::begin(server.addr(), Clients::WithCertificate).await.unwrap();
+    let tls = TestCertificates::begin(server.addr(), Clients::WithCertificate).await.unwrap();
     let url = format!("rediss://{}?ca={}&timeout=30s", tls.addr(), tls.authority().display());
     RedisDriver::connect(&url).await.unwrap_err();
     let (cert, key) = tls.client();
@@ -114,7 +114,7 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
     };
     assert_eq!(driver.list(&request).await.unwrap().states.len(), 1);
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let broken = driver.break_claim(&held.key, raised, BreakMode::Forced, &record).await;
     assert!(broken.unwrap());
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
@@ -133,12 +133,12 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
     assert_eq!(driver.namespace_counter(&Namespace::default()).await.unwrap(), 1);
     driver.health().await.unwrap();
     // All of it went into the database of the URL.
-    let Reply::Number(in_first) = resp::ask(server.addr(), &["DBSIZE"]).await.unwrap() else {
+    let RespReply::Number(in_first) = resp::ask(server.addr(), &["DBSIZE"]).await.unwrap() else {
         panic!("a number")
     };
     assert_eq!(in_first, 0);
     let log = resp::ask(server.addr(), &["ACL", "LOG"]).await.unwrap();
-    assert_eq!(log, Reply::Array(Vec::new()), "something was refused");
+    assert_eq!(log, RespReply::Array(Vec::new()), "something was refused");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub(crate) enum Peer {
     Address(IpAddr),
     /// A user of this host, by a Unix socket.
     User(u32),
-    /// Not known: the router runs in a server of somebody else's.
+    /// Not known: the router runs in a server of the program's own.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ impl Caller {
         let by = sent.unwrap_or_else(ClientIdentity::of_this_process);
         match self.name() {
             "" => by,
-            name => ClientIdentity { program: name.to_owned(), ..by },
+            name => by.with_program(name),
         }
     }
 

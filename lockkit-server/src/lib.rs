@@ -50,17 +50,17 @@ use std::io;
 pub use listen::{Listen, Listener};
 pub use new_token::NewToken;
 pub use service::Service;
-pub use settings::{Limits, Settings, TerraformSettings};
+pub use settings::{Limits, ServiceSettings, TerraformSettings};
 pub use tls::Tls;
-pub use tokens::Tokens;
+pub use tokens::AccessTokens;
 
 /// Serves until `stop` is ready, and then answers what is under way, for 10 s at most: a request
-/// that waits is told that nothing has happened yet, so that its client asks again, at another
+/// that waits gets the answer that nothing has happened yet, so that its client asks again, at another
 /// server. No lock is released.
 ///
 /// # Errors
 /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for an address that other hosts reach,
-/// unless the listener has [TLS](Listener::with_tls) and the service has [`Tokens`]: a client that
+/// unless the listener has [TLS](Listener::with_tls) and the service has [`AccessTokens`]: a client that
 /// reaches a service without tokens can take, see and break every lock.
 ///
 /// # Cancel safety

@@ -121,7 +121,7 @@ impl Listen {
     }
 }
 
-/// Removes a socket at which nobody answers, and nothing else.
+/// Removes a socket at which no server answers, and nothing else.
 fn clear(path: &Path) -> io::Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else {
         return Ok(());

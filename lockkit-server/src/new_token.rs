@@ -10,7 +10,7 @@ use lockkit_core::driver::ClaimId;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use crate::tokens::{self, Tokens};
+use crate::tokens::{self, AccessTokens};
 
 /// A token that was just made. Its secret is nowhere else.
 pub struct NewToken {
@@ -23,7 +23,7 @@ const AS_IT_IS: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'@');
 
 impl NewToken {
-    /// 256 random bits for a caller of this name, with these rights, each as [`Tokens`] has them.
+    /// 256 random bits for a caller of this name, with these rights, each as [`AccessTokens`] has them.
     ///
     /// # Errors
     /// [`Error::Config`] for a name or right that cannot be.
@@ -61,7 +61,7 @@ impl NewToken {
     /// it was.
     pub fn append_to(&self, path: &Path) -> Result<(), Error> {
         if path.exists() {
-            Tokens::load(path)?;
+            AccessTokens::load(path)?;
         }
         self.append(path)
             .map_err(|e| Error::Config(format!("cannot write to {}: {e}", path.display())))
@@ -114,7 +114,7 @@ mod tests {
         odd.append_to(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");
-        let tokens = Tokens::load(&path).unwrap();
+        let tokens = AccessTokens::load(&path).unwrap();
         for (token, name) in [(billing, "billing"), (odd, "# ü *%")] {
             assert_eq!(token.secret().len(), 64);
             assert_eq!(&*tokens.find(token.secret().as_bytes()).unwrap().name, name);

@@ -10,15 +10,15 @@ use lockkit_http::wire::{Code, Problem};
 use serde::Serialize;
 
 /// An answer, with the status that says the same in short.
-pub(crate) struct Answer<T>(pub(crate) StatusCode, pub(crate) T);
+pub(crate) struct ApiResponse<T>(pub(crate) StatusCode, pub(crate) T);
 
-impl<T> Answer<T> {
+impl<T> ApiResponse<T> {
     pub(crate) fn ok(body: T) -> Self {
         Self(StatusCode::OK, body)
     }
 }
 
-impl<T: Serialize> IntoResponse for Answer<T> {
+impl<T: Serialize> IntoResponse for ApiResponse<T> {
     fn into_response(self) -> Response {
         json(self.0, &self.1, "application/json")
     }
@@ -54,7 +54,7 @@ impl From<BatchError> for ErrorResponse {
     }
 }
 
-/// What a problem leaves out, the place of the backend, is told here only.
+/// What a problem leaves out, the place of the backend, is logged here only.
 pub(crate) fn log(error: &Error) {
     match error {
         Error::Backend { retryable: false, .. } => tracing::warn!(%error, "the backend refuses"),

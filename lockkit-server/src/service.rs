@@ -18,8 +18,8 @@ use crate::caller::{Caller, CallerId, Peer};
 use crate::metrics::Metrics;
 use crate::quota::{Full, Quota, QuotaPermit};
 use crate::response::ErrorResponse;
-use crate::settings::{Limits, Settings, TerraformSettings};
-use crate::tokens::{Permission, Tokens};
+use crate::settings::{Limits, ServiceSettings, TerraformSettings};
+use crate::tokens::{AccessTokens, Permission};
 
 /// A lock service on a backend. Cheap to clone.
 ///
@@ -42,7 +42,7 @@ struct Parts {
     batcher: Batcher,
     /// What is added to the backend's tokens, by namespace.
     offsets: Mutex<HashMap<Namespace, u64>>,
-    settings: Settings,
+    settings: ServiceSettings,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
     /// The connections of each peer.
@@ -64,7 +64,7 @@ impl Service {
     /// # Errors
     /// As [`with`](Self::with).
     pub fn new(driver: Arc<dyn LockDriver>) -> Result<Self, Error> {
-        Self::with(driver, Settings::default())
+        Self::with(driver, ServiceSettings::default())
     }
 
     /// A service on the backend of this driver, with these settings.
@@ -72,11 +72,11 @@ impl Service {
     /// # Errors
     /// [`Error::Unsupported`] for a backend whose claims end with the process that made them: there
     /// a claim would be the server's, and not its client's.
-    pub fn with(driver: Arc<dyn LockDriver>, settings: Settings) -> Result<Self, Error> {
+    pub fn with(driver: Arc<dyn LockDriver>, settings: ServiceSettings) -> Result<Self, Error> {
         let &Capabilities { detached, backend, .. } = driver.capabilities();
         if !detached {
             let operation = "a lock service, whose claims outlive its servers";
-            return Err(Error::Unsupported { operation, backend });
+            return Err(Error::unsupported(operation, backend));
         }
         settings.terraform.check(driver.capabilities())?;
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
@@ -117,10 +117,10 @@ impl Service {
     /// [`Error::Config`] for a file that cannot be read or has an error in any line: the tokens stay
     /// as they were.
     pub fn reload(&self) -> Result<(), Error> {
-        self.tokens().map_or(Ok(()), Tokens::reload)
+        self.tokens().map_or(Ok(()), AccessTokens::reload)
     }
 
-    pub(crate) fn tokens(&self) -> Option<&Tokens> {
+    pub(crate) fn tokens(&self) -> Option<&AccessTokens> {
         self.0.settings.tokens.as_ref()
     }
 

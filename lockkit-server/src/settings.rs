@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::{Capabilities, Error};
 
-use crate::tokens::Tokens;
+use crate::tokens::AccessTokens;
 
 /// The settings of a [`Service`](crate::Service).
 ///
@@ -13,10 +13,10 @@ use crate::tokens::Tokens;
 /// let settings = Settings::new().limits(Limits { waiting: 1_000, ..Limits::default() });
 /// ```
 #[derive(Debug, Default)]
-pub struct Settings {
+pub struct ServiceSettings {
     pub(crate) limits: Limits,
     pub(crate) hosts: Vec<String>,
-    pub(crate) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<AccessTokens>,
     pub(crate) terraform: TerraformSettings,
 }
 
@@ -121,7 +121,7 @@ impl TerraformSettings {
     }
 }
 
-impl Settings {
+impl ServiceSettings {
     /// Default limits, loopback names only, no tokens.
     pub fn new() -> Self {
         Self::default()
@@ -151,7 +151,7 @@ impl Settings {
 
     /// Answers callers with one of these tokens only. Without this, every caller may do everything.
     #[must_use]
-    pub fn tokens(mut self, tokens: Tokens) -> Self {
+    pub fn tokens(mut self, tokens: AccessTokens) -> Self {
         self.tokens = Some(tokens);
         self
     }

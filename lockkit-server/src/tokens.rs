@@ -33,7 +33,7 @@ use subtle::ConstantTimeEq;
 /// losing a lock by a second line of the same name, and all servers over one backend need the same
 /// names.
 #[derive(Debug)]
-pub struct Tokens {
+pub struct AccessTokens {
     path: PathBuf,
     now: RwLock<Arc<[Entry]>>,
 }
@@ -62,13 +62,13 @@ pub(crate) enum Permission {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Right {
-    verbs: Vec<Permission>,
+    permissions: Vec<Permission>,
     /// `None` for all.
     namespace: Option<String>,
     names: String,
 }
 
-impl Tokens {
+impl AccessTokens {
     /// Reads the file.
     pub fn load(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
@@ -121,7 +121,8 @@ impl Grants {
 
 impl Right {
     fn is_for(&self, verb: Permission, namespace: &str) -> bool {
-        self.verbs.contains(&verb) && self.namespace.as_deref().is_none_or(|own| own == namespace)
+        self.permissions.contains(&verb)
+            && self.namespace.as_deref().is_none_or(|own| own == namespace)
     }
 }
 
@@ -151,7 +152,7 @@ fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let entries = lines.map(|(at, line)| {
-        // Never the line itself: somebody may have written a token into it.
+        // Never the line itself: an operator may have written a token into it.
         entry(line).map_err(|what| Error::Config(format!("{shown}, line {}: {what}", at + 1)))
     });
     let entries: Arc<[Entry]> = entries.collect::<Result<_, _>>()?;
@@ -197,14 +198,14 @@ fn hash(text: &str) -> Option<[u8; 32]> {
 }
 
 fn right(text: &str) -> Result<Right, &'static str> {
-    let (verbs, place) =
+    let (permissions, place) =
         text.split_once('@').ok_or("a right is VERBS@NAMESPACE, as read,lock@*")?;
-    let verbs = verbs.split(',').map(Permission::parse).collect::<Option<Vec<_>>>();
-    let verbs =
-        verbs.ok_or("the verbs are read, lock, break and terraform, separated by commas")?;
+    let permissions = permissions.split(',').map(Permission::parse).collect::<Option<Vec<_>>>();
+    let permissions =
+        permissions.ok_or("the verbs are read, lock, break and terraform, separated by commas")?;
     let (namespace, names) = place.split_once(':').unwrap_or((place, ""));
     let namespace = if namespace == "*" { None } else { Some(decoded(namespace)?) };
-    Ok(Right { verbs, namespace, names: decoded(names)? })
+    Ok(Right { permissions, namespace, names: decoded(names)? })
 }
 
 fn decoded(text: &str) -> Result<String, &'static str> {
@@ -253,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         std::fs::write(&path, format!("# who\n\n  a {HASH} lock@*\n")).unwrap();
-        let tokens = Tokens::load(&path).unwrap();
+        let tokens = AccessTokens::load(&path).unwrap();
         assert_eq!(&*tokens.find(b"test").unwrap().name, "a");
         assert!(tokens.find(b"tesT").is_none() && tokens.find(b"").is_none());
         assert!(tokens.find(HASH.as_bytes()).is_none(), "the hash is no token");

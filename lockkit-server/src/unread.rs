@@ -23,7 +23,7 @@ pub(crate) struct Unread(Arc<Mutex<Option<Incoming>>>);
 const DISCARDED: (usize, Duration) = (64 << 10, Duration::from_secs(1));
 
 impl Unread {
-    /// The body, for whoever answers the request.
+    /// The body, for the handler of the request.
     pub(crate) fn lend(&self, body: Incoming) -> Lent {
         Lent { body: Some(body), back: self.clone() }
     }

@@ -19,7 +19,7 @@ use site::Site;
 struct Served;
 
 #[async_trait]
-impl lockkit_lab::Site for Served {
+impl lockkit_lab::Deployment for Served {
     fn kind(&self) -> Kind {
         Kind::Redis
     }

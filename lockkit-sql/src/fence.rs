@@ -52,7 +52,7 @@ impl Fenced {
 
 /// The database has no claim of this lease.
 pub(crate) fn lost(lease: &HeldLock) -> Error {
-    Error::Lost { reason: lease.loss().unwrap_or(LossReason::Expired) }
+    Error::lost(lease.loss().unwrap_or(LossReason::Expired))
 }
 
 /// What work under a lock ends with when it uses sqlx: the lock's error or the database's.

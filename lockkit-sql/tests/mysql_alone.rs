@@ -85,12 +85,7 @@ fn claim(name: &str) -> Arc<Claim> {
 }
 
 fn record() -> BreakRecord {
-    BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 1,
-        reason: Some("to see".into()),
-        forced: true,
-    }
+    BreakRecord::from_parts(ClientIdentity::of_this_process(), 1, Some("to see".into()), true)
 }
 
 #[tokio::test]

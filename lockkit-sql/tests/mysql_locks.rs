@@ -110,7 +110,7 @@ async fn new_names_and_registers_do_not_wait_for_a_sweep() {
 async fn a_sweep_waits_for_no_name_that_is_locked_and_removes_what_can_go() {
     let mut scene = Scene::set().await;
     let identity = ClientIdentity::of_this_process();
-    let record = BreakRecord { by: identity, at_unix_ms: 1, reason: None, forced: true };
+    let record = BreakRecord::from_parts(identity, 1, None, true);
     for name in ["a", "b"] {
         let claim = claim(name);
         let token = match scene.driver.acquire(&claim, Patience::Try).await.unwrap().result {

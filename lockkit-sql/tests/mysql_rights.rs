@@ -235,7 +235,7 @@ fn of_claims<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
     {
         let broken = async move {
             let (by, reason) = (ClientIdentity::of_this_process(), Some("to see".into()));
-            let record = BreakRecord { by, at_unix_ms: 1, reason, forced: true };
+            let record = BreakRecord::from_parts(by, 1, reason, true);
             let token = holder(number).token;
             assert!(driver.break_claim(&held(number).key, token, force, &record).await?);
             Ok(())

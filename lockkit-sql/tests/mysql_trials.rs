@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::raw::mysql::Connection;
-use lockkit_lab::{Concerns, Deletion, Refusal, Site};
+use lockkit_lab::raw::mysql::MySqlClient;
+use lockkit_lab::{Concerns, Deletion, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::MySqlDriver;
 use sqlx::{Connection as _, Executor, MySqlConnection};
@@ -18,7 +18,7 @@ use sqlx::{Connection as _, Executor, MySqlConnection};
 struct MySql;
 
 #[async_trait]
-impl Site for MySql {
+impl Deployment for MySql {
     fn kind(&self) -> Kind {
         Kind::MariaDb
     }
@@ -69,9 +69,9 @@ impl Site for MySql {
         ]
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         vec![
-            Refusal {
+            RefusalMode {
                 what: "the server is read-only for whoever connects",
                 retryable: true,
                 concerns: Concerns::Claims,
@@ -83,7 +83,7 @@ impl Site for MySql {
                 },
                 end: |s| Box::pin(take_writes(s)),
             },
-            Refusal {
+            RefusalMode {
                 what: "the tables are of a newer version",
                 retryable: false,
                 concerns: Concerns::Newcomers,
@@ -123,7 +123,7 @@ fn ask<'a>(
     statements: &'static [&'static str],
 ) -> BoxFuture<'a, io::Result<()>> {
     Box::pin(async move {
-        let mut connection = Connection::open(server.addr()).await?;
+        let mut connection = MySqlClient::open(server.addr()).await?;
         for statement in statements {
             connection.query(statement).await?;
         }
@@ -132,7 +132,7 @@ fn ask<'a>(
 }
 
 async fn kill_all(server: &Server) -> io::Result<()> {
-    let mut connection = Connection::open(server.addr()).await?;
+    let mut connection = MySqlClient::open(server.addr()).await?;
     let others = "SELECT id FROM information_schema.processlist \
                   WHERE id <> CONNECTION_ID() AND command <> 'Daemon'";
     for row in connection.query(others).await? {

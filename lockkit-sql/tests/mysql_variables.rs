@@ -92,7 +92,9 @@ async fn everything(mine: &LockManager, theirs: &LockManager) -> Result<(), Erro
     // One that is broken.
     let guard = mine.mutex("a").lock().await?;
     let token = guard.token()?;
-    assert!(theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("why")).await?);
+    assert!(
+        theirs.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("why")).await?
+    );
     assert!(guard.renew().await.is_err(), "it was broken");
     drop(guard);
     // Readers, permits, a limit.
@@ -103,7 +105,7 @@ async fn everything(mine: &LockManager, theirs: &LockManager) -> Result<(), Erro
     let pool = mine.semaphore("s", 2).resizable();
     let two = [pool.acquire().await?, theirs.semaphore("s", 2).resizable().acquire().await?];
     assert!(pool.try_acquire().await?.is_none());
-    pool.resize(3).await?;
+    mine.admin().resize("s", 3).await?;
     pool.acquire().await?.release().await?;
     for one in two {
         one.release().await?;

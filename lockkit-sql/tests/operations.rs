@@ -13,12 +13,7 @@ use lockkit_core::{BreakRecord, ClientIdentity, Error, LossReason, Mode, Namespa
 use support::*;
 
 fn record(forced: bool) -> BreakRecord {
-    BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 1,
-        reason: Some("stuck".to_owned()),
-        forced,
-    }
+    BreakRecord::from_parts(ClientIdentity::of_this_process(), 1, Some("stuck".to_owned()), forced)
 }
 
 #[tokio::test]
@@ -248,7 +243,7 @@ async fn a_graceful_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     let told = Renewal::Ended(ClaimEnd::Broken(record(true)));
     assert_eq!(d.renew_single(&second).await.unwrap(), told);
     match d.granted(&second).await.unwrap_err() {
-        Error::Lost { reason } => assert_eq!(reason, LossReason::Broken(record(true))),
+        Error::Lost { reason, .. } => assert_eq!(reason, LossReason::Broken(record(true))),
         other => panic!("{other}"),
     }
 }

@@ -98,8 +98,8 @@ impl Pooler {
     }
 
     /// A client that has taken one of the server's connections for itself.
-    async fn occupant(&self) -> raw::Connection {
-        let mut connection = raw::Connection::open(self.address()).await.unwrap();
+    async fn occupant(&self) -> raw::PostgresConnection {
+        let mut connection = raw::PostgresConnection::open(self.address()).await.unwrap();
         connection.query("BEGIN").await.unwrap();
         connection
     }
@@ -184,7 +184,7 @@ async fn make_tables(places: &[&str]) {
     }
 }
 
-async fn free(mut occupant: raw::Connection) {
+async fn free(mut occupant: raw::PostgresConnection) {
     occupant.query("ROLLBACK").await.unwrap();
 }
 
@@ -208,7 +208,7 @@ async fn nothing_is_prepared_on_the_servers_connections() {
             assert_eq!(register.load().await.unwrap().unwrap().value, b"value");
             locks.shutdown().await;
         }
-        let mut looking = raw::Connection::open(pooler.address()).await.unwrap();
+        let mut looking = raw::PostgresConnection::open(pooler.address()).await.unwrap();
         let prepared = looking.query("SELECT name FROM pg_prepared_statements").await.unwrap();
         assert!(prepared.is_empty(), "{unknown:?}: {prepared:?}");
     }
@@ -270,7 +270,7 @@ async fn statements_run_at_read_committed_and_leave_the_level_of_the_connection_
         .await
         .unwrap();
     assert_eq!(levels, ["read committed"]);
-    let mut next = raw::Connection::open(pooler.address()).await.unwrap();
+    let mut next = raw::PostgresConnection::open(pooler.address()).await.unwrap();
     let level = next.query("SHOW default_transaction_isolation").await.unwrap();
     assert_eq!(format!("{level:?}").matches("serializable").count(), 1, "{level:?}");
 }

@@ -186,7 +186,7 @@ impl Scene {
                 Box::pin(async {
                     let (victim, token) = &self.victim;
                     let by = ClientIdentity::of_this_process();
-                    let record = BreakRecord { by, at_unix_ms: 1, reason: None, forced: true };
+                    let record = BreakRecord::from_parts(by, 1, None, true);
                     driver
                         .break_claim(&victim.key, *token, BreakMode::Forced, &record)
                         .await
@@ -277,10 +277,9 @@ async fn replace(
 ) -> Result<(), Error> {
     let acquires = [Acquire { claim, patience: Patience::Wait }];
     let batch = Batch { releases: std::slice::from_ref(leaving), acquires: &acquires };
-    let mut outcome = driver.submit(batch).await?;
-    outcome.released.remove(0)?;
-    outcome.acquired.remove(0)?;
-    Ok(())
+    let mut outcome = driver.submit(batch).await.map_err(|failed| failed.error)?;
+    outcome.released.remove(0).map_err(|failed| failed.error)?;
+    outcome.acquired.remove(0).map(drop).map_err(|failed| failed.error)
 }
 
 /// An error that stays, and that names what is missing.

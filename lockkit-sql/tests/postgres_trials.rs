@@ -9,15 +9,15 @@ use futures_util::future::BoxFuture;
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::raw::postgres::Connection;
-use lockkit_lab::{Concerns, Costs, Deletion, Refusal, Site};
+use lockkit_lab::raw::postgres::PostgresConnection;
+use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::PostgresDriver;
 
 struct Postgres;
 
 #[async_trait]
-impl Site for Postgres {
+impl Deployment for Postgres {
     fn kind(&self) -> Kind {
         Kind::Postgres
     }
@@ -70,16 +70,16 @@ impl Site for Postgres {
         ]
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         vec![
-            Refusal {
+            RefusalMode {
                 what: "the server is read-only",
                 retryable: true,
                 concerns: Concerns::Claims,
                 begin: |s| ask(s, &["ALTER SYSTEM SET default_transaction_read_only = on", RELOAD]),
                 end: |s| ask(s, &["ALTER SYSTEM RESET default_transaction_read_only", RELOAD]),
             },
-            Refusal {
+            RefusalMode {
                 what: "a right is missing",
                 retryable: false,
                 concerns: Concerns::Newcomers,
@@ -116,7 +116,7 @@ fn ask<'a>(
     statements: &'static [&'static str],
 ) -> BoxFuture<'a, io::Result<()>> {
     Box::pin(async move {
-        let mut connection = Connection::open(server.addr()).await?;
+        let mut connection = PostgresConnection::open(server.addr()).await?;
         for statement in statements {
             connection.query(statement).await?;
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Entry, LockDriver, Patience, Precondition, RegisterKey, Released, Renewal, Write,
-    WriteResult,
+    Acquisition, LockDriver, Patience, Precondition, RegisterEntry, RegisterKey, Released, Renewal,
+    Write, WriteResult,
 };
 use lockkit_core::{
     Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
@@ -198,7 +198,8 @@ async fn registers_end(kind: Kind) {
         assert!(matches!(stored.unwrap().result, WriteResult::Stored(_)));
     }
     scene.set(Shift::NONE);
-    let there = async |name| -> Option<Entry> { registers.load(&register(name)).await.unwrap() };
+    let there =
+        async |name| -> Option<RegisterEntry> { registers.load(&register(name)).await.unwrap() };
     assert!(there("lasting").await.is_some());
     let ends = async {
         while there("read").await.is_some() {

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, R
 
 /// Resizes `pool` to 4, and uses it and `plain`; nobody is in them afterwards. Says the last token.
 async fn use_both(locks: &LockManager) -> i64 {
-    locks.semaphore("pool", 1).resizable().resize(4).await.unwrap();
+    locks.admin().resize("pool", 4).await.unwrap();
     let permits = locks.semaphore("pool", 1).resizable().acquire_many(4).await.unwrap();
     let token = permits.token().unwrap().as_i64();
     permits.release().await.unwrap();
@@ -65,7 +65,7 @@ async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
     let server = Server::start(Kind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
     let pool = locks.semaphore("pool", 1).resizable();
-    pool.resize(0).await.unwrap();
+    locks.admin().resize("pool", 0).await.unwrap();
     let waiting = tokio::spawn({
         let pool = pool.clone();
         async move { pool.acquire().await }
@@ -81,6 +81,6 @@ async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
     };
     let columns: [i64; 3] = [row.get(0), row.get(1), row.get(2)];
     assert_eq!(columns[..2], [0, columns[2]], "nobody is ahead, and it looks when its lease ends");
-    pool.resize(1).await.unwrap();
+    locks.admin().resize("pool", 1).await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }

@@ -13,7 +13,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     KnownBases, LeaseStart, LockDriver, Registers, Released, Renewal, SetLimit, locked,
 };
-use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Space,
@@ -90,7 +90,7 @@ impl LockDriver for StoreDriver {
         inner.poll(shard_of(&claim.key, inner.context.shards));
         let outcome = outcome.wait_for(Option::is_some).await;
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-        outcome.unwrap_or(Err(Error::Lost { reason: LossReason::Expired }))
+        outcome.unwrap_or(Err(Error::lost(LossReason::Expired)))
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
@@ -127,7 +127,7 @@ impl LockDriver for StoreDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         self.inner.namespaces(after, limit).await
     }
 
@@ -145,7 +145,11 @@ impl LockDriver for StoreDriver {
         if key.space != Space::Semaphore {
             return Err(self.unsupported("resizing a semaphore"));
         }
-        let (answer, _) = self.inner.apply(Operation::Resize { key: key.clone(), limit }).await?;
+        let (answer, _) = self
+            .inner
+            .apply(Operation::Resize { key: key.clone(), limit })
+            .await
+            .map_err(|failed| failed.error)?;
         match answer.answer {
             OperationResult::Limit(limit) => Ok(limit),
             other => Err(self.inner.unexpected(&other)),
@@ -272,10 +276,7 @@ impl DriverInner {
         let Acquire { claim, patience } = acquire;
         if claim.lifetime == Lifetime::Detached {
             let backend = self.context.backend();
-            return Err(Error::Unsupported {
-                operation: "claims that outlive their process",
-                backend,
-            });
+            return Err(Error::unsupported("claims that outlive their process", backend));
         }
         let session = self.own.session_for(&self.context, claim).await?;
         self.waiters.add_own_session(&session);
@@ -310,7 +311,7 @@ impl DriverInner {
             _ => None,
         };
         let result = match ended {
-            Some(ended) => Err(Error::Lost { reason: LossReason::from(ended) }),
+            Some(ended) => Err(Error::lost(LossReason::from(ended))),
             None => {
                 let broken = answer.broken.clone();
                 answer.answer.acquisition(claim, answer.ahead, || Ok(broken))
@@ -422,7 +423,7 @@ impl DriverInner {
                 return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
             }
         }
-        let (answer, _) = self.apply(operation).await?;
+        let (answer, _) = self.apply(operation).await.map_err(|failed| failed.error)?;
         let ended = match &answer.answer {
             OperationResult::Holds(_) | OperationResult::Waits(_) => {
                 self.why_ended(claim, &own.session, &answer)
@@ -470,7 +471,10 @@ impl DriverInner {
             }
         }
         let (key, record) = (key.clone(), record.clone());
-        let (answer, _) = self.apply(Operation::Break { key, token, mode, record }).await?;
+        let (answer, _) = self
+            .apply(Operation::Break { key, token, mode, record })
+            .await
+            .map_err(|failed| failed.error)?;
         match answer.answer {
             OperationResult::BrokenClaims(broke) => Ok(!broke.is_empty()),
             other => Err(self.unexpected(&other)),
@@ -485,7 +489,7 @@ impl DriverInner {
 
 /// The error for a claim that this driver gave up before the answer came.
 fn given_up() -> Error {
-    Error::Lost { reason: LossReason::Expired }
+    Error::lost(LossReason::Expired)
 }
 
 /// An acquire that was handed to its shard's task.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Cursor, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Result, Token};
 
 use crate::document::{
@@ -107,7 +107,7 @@ impl DriverInner {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let mut all = BTreeSet::new();
         for shard in 0..self.context.shards {
             let document = self.shard(shard).await?;
@@ -127,7 +127,7 @@ impl DriverInner {
             last = key.rsplit_once('/').map(|(namespace, _)| format!("{namespace}/~"));
         }
         let behind = all.into_iter().filter(|namespace| after.is_none_or(|it| namespace > it));
-        Ok(Listed::first(limit, behind))
+        Ok(ListPage::first(limit, behind))
     }
 
     /// How a claim was broken that is not one of this driver any more, if it was.
@@ -243,6 +243,6 @@ fn cursor(shard: u32, key: &Key) -> Cursor {
 fn parse(cursor: &Cursor, namespace: &Namespace) -> Result<(u32, Option<Key>)> {
     let wrong = || Error::config("this cursor is not of a listing of this backend");
     let (shard, behind) = cursor.0.split_first_chunk::<4>().ok_or_else(wrong)?;
-    let (space, name) = Cursor(behind.to_vec()).place()?;
+    let (space, name) = Cursor(behind.to_vec()).decode()?;
     Ok((u32::from_be_bytes(*shard), Some(Key::new(namespace.clone(), space, name))))
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::claim_list::{
-    ApplyError, BrokenClaim, ChangeKind, ClaimList, Entry, ListOperation, OperationResult, Tokens,
+    ApplyError, BrokenClaim, ChangeKind, ClaimList, ListOperation, OperationResult, QueuedClaim,
+    TokenSequence,
 };
 use lockkit_core::clock::{ClockPair, Moment};
 use lockkit_core::driver::{BreakMode, ClaimId, Patience, SetLimit};
@@ -117,7 +118,7 @@ impl Applying<'_> {
         let now = self.context.now();
         let observed = self.context.observed_now();
         let clock = self.context.wall_us().saturating_sub(1);
-        let mut tokens = Tokens::above(before.last.max(clock));
+        let mut tokens = TokenSequence::above(before.last.max(clock));
         let untouched = tokens.last();
         let mut open: BTreeMap<Key, OpenQueue> = BTreeMap::new();
         for key in self.keys(before, operations, observed) {
@@ -191,7 +192,7 @@ impl Applying<'_> {
         operation: &Operation,
         queue: &mut OpenQueue,
         now: Moment,
-        tokens: &mut Tokens,
+        tokens: &mut TokenSequence,
         bytes: &mut usize,
     ) -> Result<ShardAnswer> {
         let verb = match operation {
@@ -235,7 +236,7 @@ impl Applying<'_> {
         patience: Patience,
         session: &SessionId,
         queue: &mut OpenQueue,
-        (now, tokens, bytes): (Moment, &mut Tokens, &mut usize),
+        (now, tokens, bytes): (Moment, &mut TokenSequence, &mut usize),
     ) -> Result<ShardAnswer> {
         claim.check_permits(queue.limit)?;
         let broken = queue.breaks.iter().rev().find(|it| it.claim == claim.id.to_hex());
@@ -296,14 +297,14 @@ fn in_order(operations: &[&Operation]) -> Vec<usize> {
 
 fn answer(queue: &OpenQueue, claim: Option<&Claim>, answer: OperationResult) -> ShardAnswer {
     let ahead = match answer {
-        OperationResult::Waits(place) => queue.queue.ahead(place),
+        OperationResult::Waits(sequence) => queue.queue.ahead(sequence),
         _ => 0,
     };
     let id = claim.map(|claim| claim.id.to_hex());
     let broken = queue.breaks.iter().rev().find(|it| Some(&it.claim) == id.as_ref());
     let broken = broken.map(|it| it.record.clone());
-    let place = claim.and_then(|claim| queue.queue.find(&claim.id));
-    let entry = place.and_then(|place| queue.queue.get(place));
+    let sequence = claim.and_then(|claim| queue.queue.find(&claim.id));
+    let entry = sequence.and_then(|sequence| queue.queue.get(sequence));
     let session = entry.map(|entry| entry.with.session.clone());
     ShardAnswer { answer, ahead, broken, session }
 }
@@ -336,7 +337,7 @@ pub(crate) fn shown(
     let line: ClaimList<Kept> = ClaimList::window(entries, None, queue.limit);
     let since = |ms: u64| Duration::from_millis(wall.saturating_sub(ms));
     let shown = line.live_entries(now).map(|(entry, mode, holds)| {
-        let stored = by_place[&entry.place];
+        let stored = by_place[&entry.sequence];
         let mut state = ClaimState::new(entry.token, mode, stored.owner.clone());
         state.note = stored.note.clone();
         state.ttl = stored.hold_ttl;
@@ -350,10 +351,10 @@ pub(crate) fn shown(
     shown.collect()
 }
 
-fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> Entry<Kept> {
-    Entry {
+fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> QueuedClaim<Kept> {
+    QueuedClaim {
         id: entry.id,
-        place: entry.place,
+        sequence: entry.place,
         token: entry.token,
         mode: entry.mode,
         hold_ttl: entry.hold_ttl,
@@ -373,7 +374,7 @@ fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> Entry<Kept> {
     }
 }
 
-fn stored_entry(entry: &Entry<Kept>, wall: u64) -> StoredEntry {
+fn stored_entry(entry: &QueuedClaim<Kept>, wall: u64) -> StoredEntry {
     let kept = &entry.with;
     let held_ms = match (entry.holds(), kept.held_ms) {
         (false, _) => 0,
@@ -383,7 +384,7 @@ fn stored_entry(entry: &Entry<Kept>, wall: u64) -> StoredEntry {
     StoredEntry {
         id: entry.id,
         session: kept.session.clone(),
-        place: entry.place,
+        place: entry.sequence,
         token: entry.token,
         mode: entry.mode,
         hold_ttl: entry.hold_ttl,

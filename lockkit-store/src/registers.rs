@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lockkit_core::driver::{
-    Attempted, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
+    Attempted, FoundRegister, RegisterEntry, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
 };
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Result, Token};
 
 use crate::context::LONGEST_ATTEMPT;
@@ -37,7 +38,7 @@ struct StoredRegister {
 
 #[async_trait]
 impl Registers for StoreDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         let found = self.inner.register(&register_key(at)).await?;
         Ok(found.and_then(StoredRegister::entry))
     }
@@ -50,22 +51,26 @@ impl Registers for StoreDriver {
         Ok(written)
     }
 
-    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<RegisterEntry>> {
         let pace = self.inner.waiters.pace(self.inner.context.facts.pace);
         let load = async || Ok((self.load(at).await?, pace));
         self.inner.register_watchers.changed(&register_key(at), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>> {
         self.inner.page_of_registers(request).await
     }
 }
 
 impl StoredRegister {
-    fn entry(self) -> Option<Entry> {
+    fn entry(self) -> Option<RegisterEntry> {
         let version = Version(self.document.version);
         let token = self.document.token.and_then(Token::new);
-        Some(Entry { value: self.value?, version, token })
+        Some(RegisterEntry::new(self.value?, version, token))
     }
 }
 
@@ -166,7 +171,10 @@ impl DriverInner {
     }
 
     /// Reads every register of the namespace behind the last one, one request each.
-    async fn page_of_registers(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page_of_registers(
+        &self,
+        request: &RegisterRequest,
+    ) -> Result<ListPage<RegisterState>> {
         let family = registers_of(&request.namespace);
         let key = |name: &Name| {
             let (namespace, name) = (request.namespace.clone(), name.clone());
@@ -181,30 +189,29 @@ impl DriverInner {
                 let state = self.register(key).await?.and_then(state);
                 items.extend(state.filter(|it| it.name.as_str().starts_with(&request.prefix)));
                 if items.len() > request.limit.max(1) {
-                    return Ok(Listed::first(request.limit.max(1), items));
+                    return Ok(ListPage::first(request.limit.max(1), items));
                 }
             }
             match keys.into_iter().next_back() {
                 Some(last) => after = Some(last),
-                None => return Ok(Listed::first(request.limit.max(1), items)),
+                None => return Ok(ListPage::first(request.limit.max(1), items)),
             }
         }
     }
 }
 
 fn state(found: StoredRegister) -> Option<RegisterState> {
-    Some(RegisterState {
-        name: Name::new(&found.document.name).ok()?,
-        version: Version(found.document.version),
-        token: found.document.token.and_then(Token::new),
-        bytes: found.value?.len(),
-        damaged: None,
-    })
+    Some(RegisterState::new(
+        Name::new(&found.document.name).ok()?,
+        Version(found.document.version),
+        found.document.token.and_then(Token::new),
+        found.value?.len(),
+    ))
 }
 
-fn found_at(register: Option<&StoredRegister>) -> Found {
+fn found_at(register: Option<&StoredRegister>) -> FoundRegister {
     let document = register.map(|found| &found.document);
-    Found {
+    FoundRegister {
         version: document.map(|document| Version(document.version)),
         present: register.is_some_and(|found| found.value.is_some()),
         token: document.and_then(|document| document.token).and_then(Token::new),

@@ -131,7 +131,7 @@ impl Waiters {
         claim: &Claim,
         unanswered: bool,
     ) -> Option<Result<Grant, Error>> {
-        let lost = |reason| Some(Err(Error::Lost { reason }));
+        let lost = |reason| Some(Err(Error::lost(reason)));
         let Some(own) = self.own.get(&claim.id) else { return lost(LossReason::Expired) };
         let entry = document.entry(&claim.key, &claim.id);
         let Some(entry) = entry else {

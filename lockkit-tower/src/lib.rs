@@ -173,7 +173,7 @@ pub enum Rejection {
 impl Rejection {
     fn of(error: Error) -> Self {
         match error {
-            Error::Lost { reason } => Self::Lost(reason),
+            Error::Lost { reason, .. } => Self::Lost(reason),
             error => Self::Failed(error),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use lockkit_core::testing::{self, Hand};
+use lockkit_core::testing::{self, TestControl};
 use lockkit_core::{Error, HeldLock, LockManager, LossReason};
 use lockkit_tower::{LockLayer, Rejection};
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ type Client = BoxCloneSyncService<Request<()>, Response<String>, Error>;
 /// A service whose handler waits for a word before it answers with its token.
 struct Service {
     client: Client,
-    hand: Hand,
+    control: TestControl,
     begun: Arc<AtomicUsize>,
     entered: Arc<Notify>,
     go_on: Arc<Notify>,
@@ -27,7 +27,7 @@ struct Service {
 
 impl Service {
     fn new(wait: Duration) -> Self {
-        let (locks, hand) = testing::locks();
+        let (locks, control) = testing::locks();
         let (begun, entered, go_on): (Arc<AtomicUsize>, Arc<Notify>, Arc<Notify>) =
             Default::default();
         let (count, enter, go) = (begun.clone(), entered.clone(), go_on.clone());
@@ -44,7 +44,7 @@ impl Service {
         });
         let layer = LockLayer::new(move |request| lock_of(&locks, request)).wait(wait);
         let client = ServiceBuilder::new().layer(layer).service(handler);
-        Self { client: BoxCloneSyncService::new(client), hand, begun, entered, go_on }
+        Self { client: BoxCloneSyncService::new(client), control, begun, entered, go_on }
     }
 
     fn send(&self, path: &str) -> tokio::task::JoinHandle<Response<String>> {
@@ -72,13 +72,13 @@ async fn a_request_runs_with_the_lease_of_its_lock_and_releases_it() {
     let answer = service.send("/a").await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(answer.body().starts_with("Some(Token("), "{}", answer.body());
-    assert!(service.hand.others().mutex("/a").try_lock().await.unwrap().is_some());
+    assert!(service.control.others().mutex("/a").try_lock().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_taken_is_409_and_the_handler_is_not_called() {
     let service = Service::new(Duration::ZERO);
-    let _held = service.hand.others().mutex("/a").lock().await.unwrap();
+    let _held = service.control.others().mutex("/a").lock().await.unwrap();
     let answer = service.send("/a").await.unwrap();
     assert_eq!(answer.status(), StatusCode::CONFLICT);
     assert!(matches!(answer.extensions().get(), Some(Rejection::Busy)));
@@ -99,7 +99,7 @@ async fn a_request_waits_for_its_turn_as_long_as_it_may() {
     assert_eq!(first.await.unwrap().status(), StatusCode::OK);
     service.go_on.notify_one();
     assert_eq!(second.await.unwrap().status(), StatusCode::OK);
-    let _held = service.hand.others().mutex("/a").lock().await.unwrap();
+    let _held = service.control.others().mutex("/a").lock().await.unwrap();
     assert_eq!(service.send("/a").await.unwrap().status(), StatusCode::CONFLICT);
 }
 
@@ -108,7 +108,7 @@ async fn a_handler_whose_lock_is_lost_is_stopped_and_answered_with_503() {
     let service = Service::new(Duration::ZERO);
     let request = service.send("/a");
     service.entered.notified().await;
-    assert!(service.hand.lose("/a", LossReason::Expired).await);
+    assert!(service.control.lose("/a", LossReason::Expired).await);
     let answer = request.await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(matches!(answer.extensions().get(), Some(Rejection::Lost(LossReason::Expired))));
@@ -120,7 +120,7 @@ async fn a_client_that_hangs_up_leaves_the_lock_free() {
     let request = service.send("/a");
     service.entered.notified().await;
     request.abort();
-    let freed = service.hand.others().mutex("/a").try_lock_for(SECOND).await.unwrap();
+    let freed = service.control.others().mutex("/a").try_lock_for(SECOND).await.unwrap();
     assert!(freed.is_some());
 }
 
@@ -128,7 +128,7 @@ async fn a_client_that_hangs_up_leaves_the_lock_free() {
 async fn what_cannot_be_locked_is_refused_and_what_has_no_lock_is_served() {
     let service = Service::new(Duration::ZERO);
     assert_eq!(service.send("/unnamed").await.unwrap().status(), StatusCode::BAD_REQUEST);
-    service.hand.refuse_next("/a", Error::retryable("test", "a cut connection"));
+    service.control.refuse_next("/a", Error::retryable("test", "a cut connection"));
     let answer = service.send("/a").await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     service.go_on.notify_one();

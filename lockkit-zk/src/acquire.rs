@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{Acquisition, Attempted, BatchError, Patience, Released};
-use lockkit_core::queue::Verdict;
+use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::claim_cache::{CachedClaim, Node, Obstacle};
+use crate::claim_cache::{CachedClaim, ClaimAhead, Node};
 use crate::create::CreatedNode;
 use crate::errors::{BACKEND, failed, write_failed};
 use crate::locks::FolderState;
@@ -83,8 +83,8 @@ impl ZkLocks {
             }
         }
         let snapshot = self.read_list(&session, &self.layout.list(&claim.key)).await?.snapshot;
-        match snapshot.queue().verdict_at_end(claim.mode) {
-            Verdict::OtherLimit(limit) => Err(claim.other_limit(limit)),
+        match snapshot.queue().rule_at_end(claim.mode) {
+            RuleResult::OtherLimit(limit) => Err(claim.other_limit(limit)),
             _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
         }
     }
@@ -126,10 +126,10 @@ impl ZkLocks {
         CreatedNode { mut node, alone, ahead, .. }: CreatedNode,
     ) -> Result<Option<Acquisition>> {
         if alone {
-            return self.answer(session, claim, patience, node, Verdict::Holds).await.map(Some);
+            return self.answer(session, claim, patience, node, RuleResult::Holds).await.map(Some);
         }
         if let (Some((name, count)), Patience::Wait) = (ahead, patience) {
-            node.obstacle = Some(Obstacle { node: Some(name), sole: count == 1 });
+            node.claim_ahead = Some(ClaimAhead { node: Some(name), sole: count == 1 });
             self.claims.update(claim, node);
             return Ok(Some(Acquisition::Queued { ahead: count }));
         }
@@ -149,12 +149,12 @@ impl ZkLocks {
         if let Some(given) =
             snapshot.queue().given().filter(|given| Some(given.limit) != claim.mode.limit())
         {
-            self.remove(session, claim, &node).await?;
+            self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
             return Err(claim.other_limit(given.limit));
         }
         match snapshot.verdict(&node.name, node.token) {
-            Some(Verdict::OtherLimit(_)) => {
-                self.remove(session, claim, &node).await?;
+            Some(RuleResult::OtherLimit(_)) => {
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Ok(None)
             }
             Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
@@ -172,27 +172,27 @@ impl ZkLocks {
         claim: &Claim,
         patience: Patience,
         mut node: Node,
-        verdict: Verdict<'_, Child>,
+        verdict: RuleResult<'_, Child>,
     ) -> Result<Acquisition> {
         let token = node.token;
         match verdict {
-            Verdict::Holds => {
+            RuleResult::Holds => {
                 node.holds = true;
                 let cached = self.claims.update(claim, node).ok_or_else(released_meanwhile)?;
                 Ok(Acquisition::Granted(cached.grant(token, claim)))
             }
-            Verdict::Waits(ahead) if patience == Patience::Wait => {
+            RuleResult::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
-                node.obstacle = Some(ahead.into());
+                node.claim_ahead = Some(ahead.into());
                 self.claims.update(claim, node);
                 Ok(Acquisition::Queued { ahead: count })
             }
-            Verdict::Waits(_) => {
-                self.remove(session, claim, &node).await?;
+            RuleResult::Waits(_) => {
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Ok(Acquisition::Busy)
             }
-            Verdict::OtherLimit(limit) => {
-                self.remove(session, claim, &node).await?;
+            RuleResult::OtherLimit(limit) => {
+                self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Err(claim.other_limit(limit))
             }
         }
@@ -214,27 +214,29 @@ impl ZkLocks {
             self.claims.forget(claim.id);
             // What has ended never revives.
             return match cached.node {
-                Some(_) => Err(Error::Lost { reason: LossReason::Vanished }),
+                Some(_) => Err(Error::lost(LossReason::Vanished)),
                 None => Ok(None),
             };
         };
         // Creates that came late, of attempts before this one.
         for late in found {
-            self.delete(session, &format!("{folder}/{late}")).await?;
+            self.delete(session, &format!("{folder}/{late}"))
+                .await
+                .map_err(|failed| failed.error)?;
         }
         if cached.is_over() {
-            return Err(Error::Lost { reason: LossReason::Expired });
+            return Err(Error::lost(LossReason::Expired));
         }
         let path = format!("{folder}/{name}");
         let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
         let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) else {
             // It lives in a session that has ended for us.
-            self.delete(session, &path).await?;
+            self.delete(session, &path).await.map_err(|failed| failed.error)?;
             self.claims.forget(claim.id);
             return Ok(None);
         };
         let token = owned(session, &stat)?;
-        let node = Node { path, name, token, holds: false, obstacle: None };
+        let node = Node { path, name, token, holds: false, claim_ahead: None };
         if cached.node.is_none() {
             self.claims.note_sent(claim, &folder, session);
         }
@@ -298,7 +300,7 @@ impl ZkLocks {
         tag: &NodeTag,
     ) -> Result<()> {
         let snapshot = self.read_list(session, folder).await?.snapshot;
-        self.remove_found(session, folder, &snapshot, tag).await?;
+        self.remove_found(session, folder, &snapshot, tag).await.map_err(|failed| failed.error)?;
         Ok(())
     }
 

@@ -58,13 +58,13 @@ struct PlannedAcquire {
 }
 
 /// What of a batch goes in one transaction.
-struct Plan {
+struct BatchPlan {
     session: Arc<Session>,
     releases: Vec<PlannedRelease>,
     acquires: Vec<PlannedAcquire>,
 }
 
-impl Plan {
+impl BatchPlan {
     /// Folders that an heir is in and no claim comes to: of these the state is asked for.
     fn folders_left(&self) -> Vec<&str> {
         let entered: HashSet<_> = self.acquires.iter().map(|one| &*one.folder).collect();
@@ -125,7 +125,7 @@ impl ZkLocks {
     }
 
     /// What goes in one transaction; `None` where that is no more than one operation.
-    async fn plan(&self, batch: Batch<'_>) -> Option<Plan> {
+    async fn plan(&self, batch: Batch<'_>) -> Option<BatchPlan> {
         let mut session = None;
         let mut releases = Vec::new();
         for (at, claim) in batch.releases.iter().enumerate() {
@@ -158,7 +158,7 @@ impl ZkLocks {
         }
         let has_heir = releases.iter().any(|one| one.heir.is_some());
         let is_worth_it = has_heir || releases.len() + acquires.len() > 1;
-        session.filter(|_| is_worth_it).map(|session| Plan { session, releases, acquires })
+        session.filter(|_| is_worth_it).map(|session| BatchPlan { session, releases, acquires })
     }
 
     /// The waiter that holds once this claim has left, where that is one of this driver's that no operation
@@ -195,10 +195,7 @@ impl ZkLocks {
         let acquire = |at: usize| async move {
             let Acquire { claim, patience } = &batch.acquires[at];
             if claim.lifetime == Lifetime::Detached {
-                let error = Error::Unsupported {
-                    backend: BACKEND,
-                    operation: "claims that outlive their process",
-                };
+                let error = Error::unsupported("claims that outlive their process", BACKEND);
                 return (at, Err(BatchError::refused(error)));
             }
             (at, self.acquire(claim, *patience).await.map(Attempted::from))
@@ -210,7 +207,7 @@ impl ZkLocks {
     async fn submit_together(
         &self,
         batch: Batch<'_>,
-        plan: &Plan,
+        plan: &BatchPlan,
     ) -> (Vec<(usize, ReleaseResult)>, Vec<(usize, AcquireResult)>) {
         let sent = SteadyClock.now();
         match self.commit(plan).await {
@@ -235,8 +232,8 @@ impl ZkLocks {
     }
 
     /// Sends the transaction: first what leaves, then what comes.
-    async fn commit(&self, plan: &Plan) -> Result<Committed, NotCommitted> {
-        let Plan { session, releases, acquires } = plan;
+    async fn commit(&self, plan: &BatchPlan) -> Result<Committed, NotCommitted> {
+        let BatchPlan { session, releases, acquires } = plan;
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.sessions.options().acls());
         let left = plan.folders_left();
         let mut multi = session.client.new_multi_writer();
@@ -287,7 +284,7 @@ impl ZkLocks {
     /// Notes what a transaction did that was sent then.
     async fn committed(
         &self,
-        plan: &Plan,
+        plan: &BatchPlan,
         Committed { created, left }: Committed,
         sent: Moment,
     ) -> (Vec<(usize, ReleaseResult)>, Vec<(usize, AcquireResult)>) {

@@ -37,7 +37,10 @@ impl ZkLocks {
         let folder = self.layout.list(key);
         // The node goes after its record is there: a client that misses it then learns why.
         let Child { name, tag, mode, .. } = &child;
-        let broken = self.remove_node(&session, &folder, name, tag, *mode).await?;
+        let broken = self
+            .remove_node(&session, &folder, name, tag, *mode)
+            .await
+            .map_err(|failed| failed.error)?;
         self.drop_old_records(&session, &breaks, &path).await?;
         Ok(broken)
     }

@@ -42,19 +42,19 @@ pub(crate) struct Node {
     /// Whether it is known to hold.
     pub(crate) holds: bool,
     /// What the last read saw ahead of it, while it waits.
-    pub(crate) obstacle: Option<Obstacle>,
+    pub(crate) claim_ahead: Option<ClaimAhead>,
 }
 
 /// What a claim waits for.
 #[derive(Clone, Debug)]
-pub(crate) struct Obstacle {
+pub(crate) struct ClaimAhead {
     /// The node whose leaving is to be watched. None for permits, where any holder may make room.
     pub(crate) node: Option<String>,
     /// Whether the claim holds as soon as it is gone.
     pub(crate) sole: bool,
 }
 
-impl From<Ahead<'_, Child>> for Obstacle {
+impl From<Ahead<'_, Child>> for ClaimAhead {
     fn from(ahead: Ahead<'_, Child>) -> Self {
         Self { node: ahead.blocker.map(|child| child.name.clone()), sole: ahead.sole }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock, sleep_until};
 use lockkit_core::driver::{backoff, locked};
-use lockkit_core::{Error, Mode, Result};
+use lockkit_core::{Mode, Result};
 use tokio::time::{Instant, timeout_at};
 use zookeeper_client::Error as ZkError;
 
@@ -45,7 +45,7 @@ impl ZkLocks {
                     // Whether it was downgraded is not known here.
                     let CachedClaim { session, folder, tag, .. } = cached;
                     let taken = self.remove_node(session, folder, &node.name, tag, Mode::Shared);
-                    taken.await.map(drop).map_err(Error::from)
+                    taken.await.map(drop).map_err(|failed| failed.error)
                 }
                 None => self.remove_all(&cached.session, &cached.folder, &cached.tag).await,
             };

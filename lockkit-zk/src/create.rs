@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Acquisition, ClaimData};
-use lockkit_core::queue::{GivenLimit, Verdict};
+use lockkit_core::queue::{GivenLimit, RuleResult};
 use lockkit_core::{Claim, Error, Mode, Result, Token};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
@@ -119,10 +119,10 @@ impl ZkLocks {
                     };
                     let snapshot = QueueSnapshot::of(names);
                     self.saw_limit(&folder, &snapshot);
-                    match snapshot.queue().verdict_at_end(claim.mode) {
-                        Verdict::Holds => {}
-                        Verdict::Waits(_) => return Ok(Err(Acquisition::Busy)),
-                        Verdict::OtherLimit(limit) => return Err(claim.other_limit(limit)),
+                    match snapshot.queue().rule_at_end(claim.mode) {
+                        RuleResult::Holds => {}
+                        RuleResult::Waits(_) => return Ok(Err(Acquisition::Busy)),
+                        RuleResult::OtherLimit(limit) => return Err(claim.other_limit(limit)),
                     }
                     looked = Some(stat.czxid);
                     CreateCondition::Unchanged(stat.version)
@@ -238,7 +238,7 @@ impl ZkLocks {
         let knows = claim.mode == Mode::Exclusive && !self.layout.has_neighbours();
         let ahead = ahead.filter(|_| knows);
         let count = u32::try_from(stat.num_children - 1).unwrap_or(0);
-        let node = Node { path, name, token, holds: false, obstacle: None };
+        let node = Node { path, name, token, holds: false, claim_ahead: None };
         self.claims.update(claim, node.clone());
         Ok(CreatedNode {
             node,

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver,
-    RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
+    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
+    RegisterEntry, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Token,
@@ -148,7 +148,7 @@ impl LockDriver for ZkDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         match self.capabilities.namespaces {
             true => self.ready().await?.namespaces(after, limit).await,
             false => Err(self.unsupported(
@@ -165,7 +165,7 @@ impl LockDriver for ZkDriver {
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
         let node = self.locks.claims.get(claim.id).and_then(|cached| cached.node);
         let path = node.map(|node| node.path.into_bytes());
-        path.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
+        path.map(Anchored::At).ok_or(Error::lost(LossReason::Vanished))
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
@@ -199,7 +199,7 @@ impl LockDriver for ZkDriver {
 
 #[async_trait]
 impl Registers for ZkDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         self.ready().await?.load(at).await
     }
 
@@ -207,11 +207,15 @@ impl Registers for ZkDriver {
         self.ready().await?.change(at, write).await.map(Attempted::from)
     }
 
-    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<RegisterEntry>> {
         self.ready().await?.register_changed(at, after).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>> {
         self.ready().await?.page_of_registers(request).await
     }
 }

@@ -21,7 +21,7 @@ impl ZkLocks {
     async fn read_format(&self) -> Result<()> {
         let session = self.sessions.get().await?;
         let path = self.layout.format();
-        // Any login may read it, so that one without rights is told so where it needs them.
+        // Any login may read it, so that one without rights gets the error where it needs them.
         let readable = [
             Acl::new(Permission::ALL, AuthId::authed()),
             Acl::new(Permission::READ, AuthId::anyone()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{ClaimData, KnownBases, retry_conflicts, unix_ms};
 use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
+    Cursor, Finding, Health, ListPage, ListRequest, LockState, Page, Severity,
 };
 use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
 use zookeeper_client::Error as ZkError;
@@ -69,7 +69,7 @@ impl ZkLocks {
             }
         }
         keys.sort();
-        if let Some((space, name)) = request.after.as_ref().map(Cursor::place).transpose()? {
+        if let Some((space, name)) = request.after.as_ref().map(Cursor::decode).transpose()? {
             keys.retain(|key| (key.space, &key.name) > (space, &name));
         }
         let mut page = Page { states: Vec::new(), next: None };
@@ -110,19 +110,19 @@ impl ZkLocks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let session = self.synced().await?;
         let folders = self.children(&session, self.layout.root()).await?;
         let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
         let all: BTreeSet<_> = names.filter_map(|name| Namespace::new(name).ok()).collect();
-        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+        Ok(ListPage::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
-            let room = session.room(&[&folder]);
+            let room = session.reserve(&[&folder]);
             // The watch is set before the read, so that no change falls between them.
             let watcher = match room.is_some() {
                 true => {
@@ -162,32 +162,28 @@ impl ZkLocks {
         if servers > 1 {
             health = KNOWN_DEFECTS.check(health, server_versions(options).await);
         }
-        // A server gives no shorter session than its least, two of its ticks unless it is told
+        // A server gives no shorter session than its least, two of its ticks unless configured
         // otherwise.
         let least_tick = got / 2;
         if got > options.asked(options.ttl).timeout + ROUNDED && least_tick > options.tick {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: format!(
+            health = health.with(Finding::new(Severity::Note, format!(
                     "the servers' least session timeout is {got:?}, two ticks unless they are told \
                      otherwise; the option tick says {:?}",
                     options.tick
-                ),
-                advice: format!(
+                ), format!(
                     "if their tickTime is {least_tick:?}, set tick to it: guards then trust a session \
                      for less"
-                ),
-            });
+                )));
         }
         let asked = self.sessions.options().ttl;
         if self.sessions.options().session_timeout.is_none()
             && ttl + Duration::from_millis(2) < asked
         {
-            health = health.with(Finding {
-                severity: Severity::Warning,
-                what: format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
-                advice: "raise maxSessionTimeout on the servers, or ask for less".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Warning,
+                format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
+                "raise maxSessionTimeout on the servers, or ask for less",
+            ));
         }
         Ok(health)
     }

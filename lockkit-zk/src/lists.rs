@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use lockkit_core::driver::locked;
-use lockkit_core::queue::Verdict;
+use lockkit_core::queue::RuleResult;
 use lockkit_core::{Error, Result, Token};
 use zookeeper_client::{EventType, OneshotWatcher};
 
@@ -42,9 +42,9 @@ pub(crate) struct Listing {
 impl Listing {
     /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
-    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<Verdict<'_, Child>> {
+    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
         let position = *self.positions.get(name)?;
-        Some(self.snapshot.queue().verdict(position, token.get()))
+        Some(self.snapshot.queue().rule_for(position, token.get()))
     }
 
     /// Returns when the folder has changed since, or may have.
@@ -187,6 +187,6 @@ pub(crate) async fn snapshot_of(
     for (child, stat) in snapshot.claims().iter().zip(stats) {
         made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
     }
-    snapshot.settle(&made);
+    snapshot.put_in_order(&made);
     Ok(snapshot)
 }

@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// What is asked of the servers and of the client for a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct SessionTimeouts {
     pub(crate) timeout: Duration,
     /// How long a connection may be silent before another server is tried.
     pub(crate) connection: Duration,
@@ -202,9 +202,9 @@ impl ZkOptions {
     }
 
     /// What to ask for a session that is trusted for this ttl: the shortest that is.
-    pub(crate) fn asked(&self, ttl: Duration) -> Asked {
+    pub(crate) fn asked(&self, ttl: Duration) -> SessionTimeouts {
         if let Some(timeout) = self.session_timeout {
-            return Asked { timeout, connection: connection_timeout(timeout) };
+            return SessionTimeouts { timeout, connection: connection_timeout(timeout) };
         }
         let ttl = ttl.min(LONGEST);
         // One for a longer ttl is as talkative as the main one, so that no more of it is lost to
@@ -225,7 +225,7 @@ impl ZkOptions {
         }
         let whole = long.as_nanos().div_ceil(1_000_000);
         let timeout = Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX));
-        Asked { timeout, connection: connection(timeout) }
+        SessionTimeouts { timeout, connection: connection(timeout) }
     }
 
     /// For how long a session of this timeout may be trusted, counted from the sending of a request
@@ -286,7 +286,7 @@ mod tests {
         for (ttl, tick) in [(30_000_u64, 2_000), (1_000, 2_000), (2_000, 500), (60_000, 3_000)] {
             let tick = Duration::from_millis(tick);
             let options = ZkOptions::new("a").ttl(Duration::from_millis(ttl)).tick(tick);
-            let Asked { timeout, connection } = options.asked(options.ttl);
+            let SessionTimeouts { timeout, connection } = options.asked(options.ttl);
             let trusted = options.trusted(timeout, connection).as_millis();
             assert!((u128::from(ttl)..u128::from(ttl) + 5).contains(&trusted), "{ttl} {trusted}");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use lockkit_core::queue::{Member, Queue, Verdict};
+use lockkit_core::queue::{Queue, QueueMember, RuleResult};
 use lockkit_core::{Mode, Token};
 
 use crate::paths::{Child, NodeKind, NodeTag};
@@ -13,7 +13,7 @@ pub(crate) struct QueueSnapshot {
     queue: Queue<Child>,
 }
 
-impl Member for Child {
+impl QueueMember for Child {
     fn mode(&self) -> Mode {
         self.mode
     }
@@ -55,7 +55,7 @@ impl QueueSnapshot {
 
     /// Puts those in order of which this tells, by name, by which change they were made; or that
     /// they have left.
-    pub(crate) fn settle(&mut self, made: &HashMap<String, Option<i64>>) {
+    pub(crate) fn put_in_order(&mut self, made: &HashMap<String, Option<i64>>) {
         let there = |mut child: Child| match made.get(&child.name) {
             Some(change) => change.map(|change| {
                 child.made = change;
@@ -85,9 +85,9 @@ impl QueueSnapshot {
 
     /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
-    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<Verdict<'_, Child>> {
+    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
         let position = self.claims().iter().position(|c| c.name == name)?;
-        Some(self.queue.verdict(position, token.get()))
+        Some(self.queue.rule_for(position, token.get()))
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
         let snapshot = QueueSnapshot::of(names);
         assert_eq!((snapshot.claims().len(), snapshot.queue().holders([1, 2])), (2, 2));
-        assert!(matches!(snapshot.verdict(&reader, token()), Some(Verdict::Holds)));
+        assert!(matches!(snapshot.verdict(&reader, token()), Some(RuleResult::Holds)));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         let mut snapshot = QueueSnapshot::of([&d, &b, &e, &a, &c].map(String::clone).to_vec());
         assert!(snapshot.is_unsure() && !QueueSnapshot::of(vec![name(1), name(2)]).is_unsure());
         let made = [(&a, Some(5)), (&b, Some(7)), (&c, None), (&d, Some(9)), (&e, Some(6))];
-        snapshot.settle(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
+        snapshot.put_in_order(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
         let order: Vec<_> = snapshot.claims().iter().map(|child| &child.name).collect();
         assert_eq!(order, [&a, &e, &b, &d]);
     }
@@ -136,13 +136,13 @@ mod tests {
         let name = format!("{}0000000001", NodeTag::of(ClaimId::random()).prefix_of(old));
         let given = node_name(GivenLimit { limit: 4, until: 0 });
         let snapshot = QueueSnapshot::of(vec![given.clone(), name.clone()]);
-        assert!(matches!(snapshot.verdict(&name, token()), Some(Verdict::Holds)));
+        assert!(matches!(snapshot.verdict(&name, token()), Some(RuleResult::Holds)));
         assert_eq!(
             (snapshot.queue().limit(), snapshot.claims()[0].mode.limit()),
             (Some(4), Some(4))
         );
         for snapshot in [snapshot, QueueSnapshot::of(vec![given])] {
-            assert!(matches!(snapshot.queue().verdict_at_end(old), Verdict::OtherLimit(4)));
+            assert!(matches!(snapshot.queue().rule_at_end(old), RuleResult::OtherLimit(4)));
         }
     }
 }

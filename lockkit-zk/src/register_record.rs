@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::Token;
-use lockkit_core::driver::{Entry, Found, Version, Write, WriteId, WriteResult};
+use lockkit_core::driver::{FoundRegister, RegisterEntry, Version, Write, WriteId, WriteResult};
 
 /// What a register's node contains.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,8 +73,8 @@ impl RegisterRecord {
         Duration::from_millis(left)
     }
 
-    fn found(&self) -> Found {
-        Found {
+    fn found(&self) -> FoundRegister {
+        FoundRegister {
             version: (self.version > 0).then_some(Version(self.version)),
             present: self.value.is_some(),
             token: Token::new(self.highest),
@@ -96,9 +96,9 @@ impl RegisterRecord {
         })
     }
 
-    pub(crate) fn entry(self) -> Option<Entry> {
+    pub(crate) fn entry(self) -> Option<RegisterEntry> {
         let token = Token::new(self.highest);
-        self.value.map(|value| Entry { value, version: Version(self.version), token })
+        self.value.map(|value| RegisterEntry::new(value, Version(self.version), token))
     }
 }
 

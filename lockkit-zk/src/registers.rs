@@ -9,8 +9,10 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Entry, RegisterKey, Version, Write, WriteResult, retry_conflicts};
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::driver::{
+    RegisterEntry, RegisterKey, Version, Write, WriteResult, retry_conflicts,
+};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace, Result};
 use zookeeper_client::Error as ZkError;
 
@@ -35,7 +37,7 @@ struct ReadRegister {
 }
 
 impl ZkLocks {
-    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         Ok(self.read_register(&session, &path).await?.record.entry())
@@ -46,11 +48,11 @@ impl ZkLocks {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>> {
+    ) -> Result<Option<RegisterEntry>> {
         let path = self.layout.register(&at.namespace, at.name.as_str());
         loop {
             let session = self.sessions.get().await?;
-            let room = session.room(&[&path]);
+            let room = session.reserve(&[&path]);
             // The watch is set before the read, so that no change falls between them. It also
             // waits for a node that is not there yet.
             let watcher = match room.is_some() {
@@ -127,7 +129,7 @@ impl ZkLocks {
     pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>> {
+    ) -> Result<ListPage<RegisterState>> {
         let session = self.synced().await?;
         let folder = self.layout.registers(&request.namespace);
         let mut names = self.names(&session, &folder, &request.prefix).await?;
@@ -139,13 +141,13 @@ impl ZkLocks {
             for (name, record) in self.records(&session, &request.namespace, some).await? {
                 let Some(entry) = record.entry() else { continue };
                 if items.len() == limit {
-                    return Ok(Listed { items, more: true });
+                    return Ok(ListPage { items, more: true });
                 }
                 let (version, token, bytes) = (entry.version, entry.token, entry.value.len());
-                items.push(RegisterState { name, version, token, bytes, damaged: None });
+                items.push(RegisterState::new(name, version, token, bytes));
             }
         }
-        Ok(Listed { items, more: false })
+        Ok(ListPage { items, more: false })
     }
 
     /// These registers, those that are there, as they are now.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimData, ClaimEnd, Renewal};
-use lockkit_core::queue::Verdict;
+use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, Mode, Result};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
@@ -155,18 +155,18 @@ impl ZkLocks {
             return Ok(gone);
         }
         let verdict = match node.holds {
-            true => Some(Verdict::Holds),
+            true => Some(RuleResult::Holds),
             false => read_of(&reads.snapshots, &cached.folder)?
                 .and_then(|line| line.verdict(&node.name, node.token)),
         };
-        let holds = matches!(verdict, Some(Verdict::Holds));
+        let holds = matches!(verdict, Some(RuleResult::Holds));
         // Its own lease may have ended while the answer was under way.
         let Some(cached) = self.claims.renew(claim, holds) else {
             return Ok(gone);
         };
         Ok(match verdict {
-            Some(Verdict::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
-            Some(Verdict::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
+            Some(RuleResult::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
+            Some(RuleResult::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
             _ => gone,
         })
     }
@@ -202,7 +202,7 @@ impl ZkLocks {
             _ => return Ok(Renewal::Ended(ClaimEnd::SessionEnded)),
         };
         if claim.mode == Mode::Shared && !node.name.starts_with("x-") {
-            return self.renewed_alone(claim).await;
+            return self.renew_one(claim).await;
         }
         let acls = self.sessions.options().acls();
         let marker = format!("{}/{}", cached.folder, cached.tag.marker());
@@ -225,12 +225,12 @@ impl ZkLocks {
             Err(MultiWriteError::OperationFailed {
                 source: ZkError::NoNode | ZkError::NodeExists,
                 ..
-            }) => self.renewed_alone(claim).await,
+            }) => self.renew_one(claim).await,
             Err(error) => Err(failed(error.into())),
         }
     }
 
-    async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal> {
+    async fn renew_one(&self, claim: &Claim) -> Result<Renewal> {
         let answers = self.renew(&[Arc::new(claim.clone())]).await;
         answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }

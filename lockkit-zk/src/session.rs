@@ -101,7 +101,7 @@ impl Session {
     }
 
     /// Room to watch these paths, for as long as it is kept; none when very much is watched.
-    pub(crate) fn room(&self, paths: &[&str]) -> Option<WatchReservation> {
+    pub(crate) fn reserve(&self, paths: &[&str]) -> Option<WatchReservation> {
         WatchReservation::for_paths(&self.watched, paths)
     }
 

@@ -16,7 +16,7 @@ use zookeeper_client::Client;
 
 use crate::ZkOptions;
 use crate::errors::{BACKEND, unreachable};
-use crate::options::{Asked, LEAST, ROUNDED, longest_connection_timeout};
+use crate::options::{LEAST, ROUNDED, SessionTimeouts, longest_connection_timeout};
 use crate::session::Session;
 
 /// How long it may take to reach a server. Every member of an ensemble gets its chance in that
@@ -172,7 +172,7 @@ impl Sessions {
 
     /// Connects to the first server that answers. The client asks the servers in random order, and
     /// waits long for one that is silent; so others are asked beside it.
-    async fn connect(&self, asked: Asked) -> Result<Client> {
+    async fn connect(&self, asked: SessionTimeouts) -> Result<Client> {
         let connector = self.options.connector.clone().with_fail_eagerly();
         let connector = connector.with_session_timeout(asked.timeout);
         let connector = connector.with_connection_timeout(asked.connection);

@@ -1,5 +1,5 @@
 //! Folders of locks that this driver made and left empty, and which of them to remove. ZooKeeper
-//! removes empty containers itself, 10,000 a minute unless it is told otherwise; a program with
+//! removes empty containers itself, 10,000 a minute unless configured otherwise; a program with
 //! more names than that would leave ever more of them. So where very many were left, the driver
 //! helps; and at its end it removes those that it left last.
 //!

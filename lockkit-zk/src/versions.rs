@@ -46,7 +46,7 @@ pub(crate) async fn server_versions(options: &ZkOptions) -> Vec<ServerVersion> {
     join_all(servers.map(version)).await.into_iter().flatten().collect()
 }
 
-/// The server's answer to `srvr`, the one word that servers answer unless they are told not to.
+/// The server's answer to `srvr`, the one word that servers answer unless configured not to.
 async fn version(server: &str) -> Option<ServerVersion> {
     let asking = async {
         let mut stream = TcpStream::connect(server).await.ok()?;

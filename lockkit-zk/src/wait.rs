@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{ClaimData, Following, Grant};
-use lockkit_core::queue::Verdict;
+use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, LossReason, Mode, Result};
 use zookeeper_client::EventType;
 
 use crate::acquire::owned;
-use crate::claim_cache::{CachedClaim, Node, Obstacle};
+use crate::claim_cache::{CachedClaim, ClaimAhead, Node};
 use crate::errors::if_there;
 use crate::lists::{Event, Listing, event};
 use crate::locks::ZkLocks;
@@ -29,14 +29,14 @@ enum ClaimAheadChange {
 impl ZkLocks {
     pub(crate) async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         let Some(cached) = self.claims.get(claim.id) else {
-            return Err(Error::Lost { reason: LossReason::Expired });
+            return Err(Error::lost(LossReason::Expired));
         };
         let Some(node) = &cached.node else {
-            return Err(Error::Lost { reason: LossReason::Vanished });
+            return Err(Error::lost(LossReason::Vanished));
         };
         let session = &cached.session;
         if session.has_ended() {
-            return Err(Error::Lost { reason: LossReason::SessionEnded });
+            return Err(Error::lost(LossReason::SessionEnded));
         }
         if node.holds {
             return Ok(cached.grant(node.token, claim));
@@ -48,7 +48,7 @@ impl ZkLocks {
         // Its lease as a holder begins.
         match self.claims.renew(claim, true) {
             Some(cached) => Ok(cached.grant(node.token, claim)),
-            None => Err(Error::Lost { reason: LossReason::Expired }),
+            None => Err(Error::lost(LossReason::Expired)),
         }
     }
 
@@ -60,18 +60,18 @@ impl ZkLocks {
         node: &Node,
     ) -> Result<()> {
         let session = &*cached.session;
-        let mut known = node.obstacle.clone();
+        let mut known = node.claim_ahead.clone();
         let mut reserved = None;
         let mut own: Option<Event> = None;
         loop {
-            let obstacle = match known.take() {
-                Some(obstacle) => obstacle,
+            let claim_ahead = match known.take() {
+                Some(claim_ahead) => claim_ahead,
                 None => match self.look(cached, claim, node).await? {
-                    Some(obstacle) => obstacle,
+                    Some(claim_ahead) => claim_ahead,
                     None => return Ok(()),
                 },
             };
-            let Some(blocker) = obstacle.node.as_ref() else {
+            let Some(blocker) = claim_ahead.node.as_ref() else {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", cached.folder);
@@ -89,13 +89,14 @@ impl ZkLocks {
                     () = following.relied_on(|ahead| self.claims.certainly_waits(ahead)) => {}
                 }
             }
-            let room = reserved.take().or_else(|| session.room(&[&node.path, &path]));
+            let room = reserved.take().or_else(|| session.reserve(&[&node.path, &path]));
             let Some(_room) = room else {
                 own = None;
-                let Some((obstacle, room)) = self.wait_by_folder(cached, claim, node).await? else {
+                let Some((claim_ahead, room)) = self.wait_by_folder(cached, claim, node).await?
+                else {
                     return Ok(());
                 };
-                (known, reserved) = (Some(obstacle), Some(room));
+                (known, reserved) = (Some(claim_ahead), Some(room));
                 continue;
             };
             let mut own_event = match own.take() {
@@ -114,7 +115,7 @@ impl ZkLocks {
                 },
                 event = &mut own_event => {
                     self.own_changed(session, claim, node, event).await?;
-                    known = Some(obstacle);
+                    known = Some(claim_ahead);
                     continue;
                 }
                 what = leaving(session, &path, claim.mode) => what?,
@@ -122,7 +123,7 @@ impl ZkLocks {
             own = Some(own_event);
             match what {
                 // Nothing can come between two sequence numbers, so no other client is ahead now.
-                ClaimAheadChange::Left if obstacle.sole => return Ok(()),
+                ClaimAheadChange::Left if claim_ahead.sole => return Ok(()),
                 ClaimAheadChange::Left | ClaimAheadChange::Changed => {}
             }
         }
@@ -139,13 +140,13 @@ impl ZkLocks {
         cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<Obstacle>> {
+    ) -> Result<Option<ClaimAhead>> {
         let session = &cached.session;
         let listing = self.lists.of(session, &cached.folder, false).read(None).await?;
         match listing.verdict(&node.name, node.token) {
-            Some(Verdict::Holds) => Ok(None),
-            Some(Verdict::Waits(ahead)) => Ok(Some(ahead.into())),
-            Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
+            Some(RuleResult::Holds) => Ok(None),
+            Some(RuleResult::Waits(ahead)) => Ok(Some(ahead.into())),
+            Some(RuleResult::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
         }
     }
 
@@ -168,7 +169,7 @@ impl ZkLocks {
     ) -> Result<()> {
         match event {
             EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
-            EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+            EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
             _ => Ok(()),
         }
     }
@@ -182,18 +183,18 @@ impl ZkLocks {
         cached: &CachedClaim,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<(Obstacle, WatchReservation)>> {
+    ) -> Result<Option<(ClaimAhead, WatchReservation)>> {
         let session = &cached.session;
         let lists = self.lists.of(session, &cached.folder, true);
         let mut seen: Option<Arc<Listing>> = None;
         loop {
             let listing = lists.read(seen.as_deref()).await?;
             match listing.verdict(&node.name, node.token) {
-                Some(Verdict::Holds) => return Ok(None),
-                Some(Verdict::Waits(ahead)) => {
+                Some(RuleResult::Holds) => return Ok(None),
+                Some(RuleResult::Waits(ahead)) => {
                     if let Some(blocker) = ahead.blocker {
                         let path = format!("{}/{}", cached.folder, blocker.name);
-                        if let Some(room) = session.room(&[&node.path, &path]) {
+                        if let Some(room) = session.reserve(&[&node.path, &path]) {
                             return Ok(Some((ahead.into(), room)));
                         }
                     }
@@ -201,7 +202,7 @@ impl ZkLocks {
                 _ => return Err(self.gone(session, claim, node).await),
             }
             if listing.changed().await == EventType::Session {
-                return Err(Error::Lost { reason: LossReason::SessionEnded });
+                return Err(Error::lost(LossReason::SessionEnded));
             }
             seen = Some(listing);
         }
@@ -210,7 +211,7 @@ impl ZkLocks {
     /// Why a claim is not in its queue any more.
     async fn gone(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
         if session.has_ended() {
-            return Error::Lost { reason: LossReason::SessionEnded };
+            return Error::lost(LossReason::SessionEnded);
         }
         let record = break_name(&claim.key, node.token, &NodeTag::of(claim.id));
         let reason = match self.break_record(session, &claim.key, &record).await {
@@ -220,7 +221,7 @@ impl ZkLocks {
         };
         // The waiter after it has to read what is ahead now.
         self.claims.forget(claim.id);
-        Error::Lost { reason }
+        Error::lost(reason)
     }
 }
 
@@ -244,7 +245,7 @@ async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ClaimAhead
     }
     match event(watcher).await {
         EventType::NodeDeleted => Ok(ClaimAheadChange::Left),
-        EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+        EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
         _ => Ok(ClaimAheadChange::Changed),
     }
 }

@@ -75,12 +75,7 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let stale = program.fenced(&guard, "stale").await.unwrap();
 
     // A client breaks the lock, another gets it and writes; the first one knows nothing of that.
-    let record = BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 0,
-        reason: None,
-        forced: true,
-    };
+    let record = BreakRecord::from_parts(ClientIdentity::of_this_process(), 0, None, true);
     let broken = program.driver.break_claim(&program.key, token, BreakMode::Forced, &record);
     assert!(broken.await.unwrap());
     let next = program.locks.mutex("a").lock().await.unwrap();

@@ -190,11 +190,12 @@ async fn among_curators_nodes_and_lockkit_nobody_is_ever_inside_twice() {
 #[tokio::test]
 async fn a_listing_of_namespaces_is_refused_since_a_folder_may_be_a_lock() {
     let place = Place::new("curator").await;
-    let error = place.locks.namespaces().try_collect::<Vec<_>>().await.expect_err("it is refused");
+    let error =
+        place.locks.admin().namespaces().try_collect::<Vec<_>>().await.expect_err("it is refused");
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     assert!(error.to_string().contains("shared with Curator or kazoo"), "{error}");
     place.locks.register("r").store("x").await.unwrap();
-    let registers: Vec<_> = place.locks.registers("").try_collect().await.unwrap();
+    let registers: Vec<_> = place.locks.admin().registers("").try_collect().await.unwrap();
     assert_eq!(registers.len(), 1, "registers have a folder of their own");
 }
 

@@ -3,40 +3,43 @@
 
 use std::time::Duration;
 
-use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Stage, Storm};
+use lockkit_core::capabilities::Fault;
+use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Storm, StormReport, StormSetup};
 use lockkit_lab::{Kind, Layout};
 
-async fn is_acquitted(stage: Stage) {
+async fn is_acquitted(stage: StormSetup) {
     is_acquitted_with(stage, |_| {}).await;
 }
 
-async fn is_acquitted_with(stage: Stage, change: impl FnOnce(&mut Storm)) {
+async fn is_acquitted_with(stage: StormSetup, change: impl FnOnce(&mut Storm)) -> StormReport {
     let mut storm = Storm::brief(lockkit_lab::worker::example("zk_worker"));
     (storm.ttl, storm.lasts) = (Duration::from_secs(2), storm.lasts.max(Duration::from_secs(10)));
     change(&mut storm);
     let look = |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
     let report = storm.acquitted(stage, look).await;
     assert!(report.count("granted") > 10 && report.count("faults") >= 1, "{report:?}");
+    report
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_single_server_is_acquitted() {
-    is_acquitted(Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
-    is_acquitted(Stage::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
+    is_acquitted(StormSetup::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
 }
 
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_is_passed_on_through_all_faults() {
-    let stage = Stage::server(Kind::ZooKeeper, &HOT_FAULTS).await.unwrap();
-    is_acquitted_with(stage, |storm| {
+    let stage = StormSetup::server(Kind::ZooKeeper, &HOT_FAULTS).await.unwrap();
+    let report = is_acquitted_with(stage, |storm| {
         let hot = Storm::hot(storm.program.clone());
         let ttl = storm.ttl; // the shortest leases
         *storm = Storm { ttl, wait_ttl: ttl, ..hot };
     })
     .await;
+    assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::{Error, LockManager};
-use lockkit_lab::{Server, Tls, ZooKeeperDemands};
+use lockkit_lab::{Server, TestCertificates, ZooKeeperDemands};
 use lockkit_zk::ZkDriver;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn server() -> (Server, Arc<Tls>) {
-    let tls = Arc::new(Tls::issue().await.unwrap());
+async fn server() -> (Server, Arc<TestCertificates>) {
+    let tls = Arc::new(TestCertificates::issue().await.unwrap());
     let users = vec![("shop".to_owned(), "secret".to_owned())];
     let demands = ZooKeeperDemands { users, tls: Some(tls.clone()) };
     (Server::start_demanding_zookeeper(&demands).await.unwrap(), tls)

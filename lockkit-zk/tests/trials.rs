@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::{Concerns, Costs, Deletion, Refusal, Site};
+use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Layout, Server};
 use lockkit_zk::ZkDriver;
 use lockkit_zk::zookeeper_client::{Acl, AuthId, Client, Error as ZkError, Permission};
@@ -18,7 +18,7 @@ use lockkit_zk::zookeeper_client::{Acl, AuthId, Client, Error as ZkError, Permis
 struct ZooKeeper;
 
 #[async_trait]
-impl Site for ZooKeeper {
+impl Deployment for ZooKeeper {
     fn kind(&self) -> Kind {
         Kind::ZooKeeper
     }
@@ -54,8 +54,8 @@ impl Site for ZooKeeper {
         }]
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
-        vec![Refusal {
+    fn refusals(&self) -> Vec<RefusalMode> {
+        vec![RefusalMode {
             what: "the folder of the locks belongs to somebody else",
             retryable: false,
             concerns: Concerns::Claims,

@@ -38,7 +38,10 @@ async fn main() -> Result<(), Error> {
 
     // It stands still, and somebody breaks its lock. (Its lease could have ended as well.)
     let token = first.token()?;
-    locks.break_lock(Space::Lock, "consumer", token, BreakMode::Forced, Some("it hangs")).await?;
+    locks
+        .admin()
+        .break_lock(Space::Lock, "consumer", token, BreakMode::Forced, Some("it hangs"))
+        .await?;
 
     let second = lock.lock().await?;
     consume(&locks, &second, "second", 3).await?;

@@ -31,14 +31,16 @@ async fn main() -> Result<(), Error> {
         }
     }
 
-    let mut all = pin!(locks.list("invoice/"));
+    let admin = locks.admin();
+    let mut all = pin!(admin.list("invoice/"));
     while let Some(state) = all.next().await.transpose()? {
         println!("in use: {}", state.name());
     }
 
     // The holder is told, is renewed no longer, and the lock moves on when its lease ends.
     let why = Some("hangs since midnight");
-    locks.break_lock(Space::Lock, "invoice/42", stuck.token()?, BreakMode::Graceful, why).await?;
+    let token = stuck.token()?;
+    admin.break_lock(Space::Lock, "invoice/42", token, BreakMode::Graceful, why).await?;
     println!("the holder learns: {}", stuck.lost().await);
     let next = waiting.await.expect("the task lives")?;
     println!("the next has token {}", next.token()?);

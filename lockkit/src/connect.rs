@@ -309,7 +309,7 @@ mod tests {
     #[cfg(all(feature = "compose", feature = "redis"))]
     #[tokio::test]
     async fn an_option_that_nobody_knows_is_refused_before_anybody_is_asked() {
-        // Nobody listens there.
+        // No server listens there.
         let url = "quorum:redis://127.0.0.1:1,redis://127.0.0.1:1,redis://127.0.0.1:1";
         let misspelt = connect(&format!("{url}?longest_tl=1m")).await.unwrap_err();
         assert!(misspelt.to_string().contains("longest_tl is no option"), "{misspelt}");

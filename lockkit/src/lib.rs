@@ -39,7 +39,7 @@
 //! public, so a new major version of a client is a new minor version of lockkit. CONTRIBUTING.md in the
 //! repository has the whole promise.
 //!
-//! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
+//! What a lock means here, and what not, is described in `docs/semantics.md` of the repository.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

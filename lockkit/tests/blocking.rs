@@ -42,7 +42,7 @@ fn async_work_that_blocks_a_current_thread_runtime_loses_its_lease() {
         let locks = lockkit::connect("memory:").await.unwrap();
         let guard = locks.mutex("a").ttl(SECOND / 5).lock().await.unwrap();
         thread::sleep(SECOND / 4); // longer than the ttl: nothing renews it meanwhile
-        assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Expired })));
+        assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Expired, .. })));
         locks.shutdown().await;
     });
 }

@@ -6,7 +6,8 @@ use crate::places;
 
 /// `cargo xtask storm [ARGUMENTS]`: `lockkit storm`, built with optimizations.
 pub(crate) fn storm(arguments: &[String]) -> Result<ExitCode, String> {
-    let program = ["run", "--quiet", "--release", "--package", "lockkit-cli", "--features", "lab"];
+    let program =
+        ["run", "--quiet", "--release", "--package", "lockkit-cli", "--features", "lab,etcd"];
     cargo(program.iter().chain(&["--", "storm"]).copied(), arguments)
 }
 

@@ -147,7 +147,7 @@ async fn hold(locks: &LockManager, what: &str) -> Vec<Guard> {
 /// Returns once all that was dropped is gone from the server.
 async fn released(locks: &LockManager) {
     use futures_util::StreamExt;
-    while locks.list("").boxed().next().await.is_some() {
+    while locks.admin().list("").boxed().next().await.is_some() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -7,7 +7,7 @@ use lockkit::{LockManager, Space};
 use lockkit_bench::median;
 use lockkit_lab::Server;
 use lockkit_lab::proxy::{Protocol, Proxy};
-use lockkit_lab::raw::resp::Connection;
+use lockkit_lab::raw::resp::RespConnection;
 
 const ROUNDS: usize = 40;
 
@@ -16,7 +16,7 @@ pub(crate) async fn behind_latency(server: &Server) {
     proxy.latency(Duration::from_millis(10));
     let url = server.url_at(proxy.addr());
     let (a, b) = (lockkit::connect(&url).await.unwrap(), lockkit::connect(&url).await.unwrap());
-    let mut pinging = Connection::open(proxy.addr()).await.unwrap();
+    let mut pinging = RespConnection::open(proxy.addr()).await.unwrap();
     let (mut ours, mut pings) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         ours.push(hand_over(&a, &b).await);

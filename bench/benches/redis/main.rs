@@ -12,7 +12,7 @@ mod server_time;
 
 use std::net::SocketAddr;
 
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Server};
 use tokio::runtime::{Builder, Runtime};
 
@@ -70,7 +70,7 @@ async fn cpu(addr: SocketAddr) -> f64 {
     part("used_cpu_user") + part("used_cpu_sys")
 }
 
-async fn ask(addr: SocketAddr, words: &[&str]) -> Reply {
+async fn ask(addr: SocketAddr, words: &[&str]) -> RespReply {
     resp::ask(addr, words).await.unwrap()
 }
 

@@ -1,11 +1,11 @@
 //! What the toy shows of its lists, and where it can be wrong.
 
 use lockkit_core::clock::Moment;
-use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Cursor, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{Key, Namespace};
 
 use super::InjectedBug;
-use super::toy::{Line, Toy};
+use super::toy::{Toy, ToyQueue};
 
 impl Toy {
     pub(super) fn seen(&self, key: &Key) -> LockState {
@@ -48,7 +48,7 @@ impl Toy {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Listed<Namespace> {
+    ) -> ListPage<Namespace> {
         let mut all: Vec<_> = self
             .lock_lines()
             .iter()
@@ -63,7 +63,7 @@ impl Toy {
         if !self.is(InjectedBug::ListsANamespaceForEachLock) {
             all.dedup();
         }
-        Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a)))
+        ListPage::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a)))
     }
 
     fn begins(&self, key: &Key, prefix: &str) -> bool {
@@ -77,8 +77,8 @@ impl Toy {
     }
 }
 
-fn shown(key: &Key, line: &Line, now: Moment) -> LockState {
-    let standings = line.entries.iter().map(|e| e.standing(now)).collect();
+fn shown(key: &Key, line: &ToyQueue, now: Moment) -> LockState {
+    let standings = line.entries.iter().map(|e| e.claim_state(now)).collect();
     LockState::new(key.clone(), standings, line.last_break.clone())
 }
 

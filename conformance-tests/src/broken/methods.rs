@@ -11,12 +11,12 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
     LeaseStart, LockDriver, Patience, Registers, Released, Renewal, SetLimit, submit_each,
 };
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
 use tokio::task::yield_now;
 
 use super::InjectedBug;
-use super::toy::{Entry, Line, Toy};
+use super::toy::{Entry, Toy, ToyQueue};
 
 impl Toy {
     async fn acquire_one(
@@ -172,7 +172,7 @@ impl LockDriver for Toy {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         yield_now().await;
-        let answer = self.on_line(key, |line, _| self.strike(line, token, force, record));
+        let answer = self.on_line(key, |line, _| self.break_entry(line, token, force, record));
         yield_now().await;
         Ok(answer)
     }
@@ -191,7 +191,7 @@ impl LockDriver for Toy {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         yield_now().await;
         Ok(self.page_of_namespaces(after, limit))
     }
@@ -251,7 +251,7 @@ impl Drop for GivesUpItsPlace<'_> {
 
 impl Toy {
     /// Gives those who wait behind a claim that was raised greater tokens than it has.
-    fn raise_waiters(&self, line: &mut Line, raised: usize, token: Token) {
+    fn raise_waiters(&self, line: &mut ToyQueue, raised: usize, token: Token) {
         for at in raised + 1..line.entries.len() {
             let entry = &line.entries[at];
             let is_behind = entry.held_since.is_none() && entry.token <= token;
@@ -263,7 +263,7 @@ impl Toy {
 
     fn enter(
         &self,
-        line: &mut Line,
+        line: &mut ToyQueue,
         now: Moment,
         claim: Claim,
         patience: Patience,
@@ -306,7 +306,7 @@ impl Toy {
     }
 
     /// A claim that is asked for again stays where it is.
-    fn stay(&self, line: &mut Line, now: Moment, at: usize, patience: Patience) -> Acquisition {
+    fn stay(&self, line: &mut ToyQueue, now: Moment, at: usize, patience: Patience) -> Acquisition {
         let entry = &mut line.entries[at];
         let holds = entry.held_since.is_some();
         if !holds && patience == Patience::Try {
@@ -318,7 +318,7 @@ impl Toy {
         self.state_of(line, at)
     }
 
-    fn check_limit(&self, line: &Line, claim: &Claim) -> Result<(), Error> {
+    fn check_limit(&self, line: &ToyQueue, claim: &Claim) -> Result<(), Error> {
         let given = line.given.filter(|_| {
             !self.is(InjectedBug::ForgetsTheLimitWhenEmpty) || !line.entries.is_empty()
         });
@@ -327,17 +327,13 @@ impl Toy {
             (Some(in_use), Some(asked))
                 if in_use != asked && !self.is(InjectedBug::AcceptsAnotherLimit) =>
             {
-                Err(Error::LimitMismatch {
-                    name: claim.key.name.as_str().to_owned(),
-                    in_use,
-                    asked,
-                })
+                Err(Error::limit_mismatch(claim.key.name.as_str().to_owned(), in_use, asked))
             }
             _ => Ok(()),
         }
     }
 
-    fn set_limit(&self, line: &mut Line, limit: SetLimit) -> u32 {
+    fn set_limit(&self, line: &mut ToyQueue, limit: SetLimit) -> u32 {
         let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
         let limit = match limit {
             SetLimit::To(limit) => limit,
@@ -364,7 +360,7 @@ impl Toy {
     }
 
     /// Whether a bug lets a newcomer pass those who wait.
-    fn passes(&self, line: &Line, claim: &Claim, patience: Patience) -> bool {
+    fn passes(&self, line: &ToyQueue, claim: &Claim, patience: Patience) -> bool {
         let holders = line.entries.iter().filter(|e| e.held_since.is_some());
         let held: u64 = holders.map(weight).sum();
         let fits = self.fits(held, claim.mode);
@@ -376,7 +372,7 @@ impl Toy {
         }
     }
 
-    pub(super) fn state_of(&self, line: &Line, at: usize) -> Acquisition {
+    pub(super) fn state_of(&self, line: &ToyQueue, at: usize) -> Acquisition {
         match line.entries[at].held_since {
             Some(_) => Acquisition::Granted(self.grant(&line.entries[at])),
             None => Acquisition::Queued { ahead: at as u32 },
@@ -401,7 +397,7 @@ impl Toy {
         let found = line.and_then(|line| Some((line, line.position(claim.id)?)));
         let Some((line, at)) = found else {
             let reason = lockkit_core::LossReason::Expired;
-            return Err(Error::Lost { reason });
+            return Err(Error::lost(reason));
         };
         let entry = &line.entries[at];
         let grant = entry.held_since.map(|_| self.grant(entry));
@@ -415,7 +411,7 @@ impl Toy {
         self.on_line(key, |_, _| ());
     }
 
-    pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
+    pub(super) fn leave(&self, line: &mut ToyQueue, claim: &Claim) -> Released {
         if self.is(InjectedBug::ReleaseForgetsWhoBroke) {
             line.broken.remove(&claim.id);
             line.last_break = None;
@@ -437,9 +433,9 @@ impl Toy {
         Released::Removed
     }
 
-    fn strike(
+    fn break_entry(
         &self,
-        line: &mut Line,
+        line: &mut ToyQueue,
         token: Token,
         force: BreakMode,
         record: &BreakRecord,

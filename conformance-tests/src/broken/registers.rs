@@ -4,25 +4,26 @@ use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::{
-    Attempted, Entry, Found, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
+    Attempted, FoundRegister, Precondition, RegisterEntry, RegisterKey, Registers, Version, Write,
+    WriteResult,
 };
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use tokio::task::yield_now;
 
 use super::InjectedBug;
 use super::toy::{Register, Toy};
 
 impl Register {
-    fn entry(&self) -> Option<Entry> {
+    fn entry(&self) -> Option<RegisterEntry> {
         let ended = self.expires.is_some_and(|end| end <= TokioClock.now());
         let value = self.value.clone().filter(|_| !ended)?;
-        Some(Entry { value, version: Version(self.version), token: self.token })
+        Some(RegisterEntry::new(value, Version(self.version), self.token))
     }
 }
 
 #[async_trait]
 impl Registers for Toy {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         yield_now().await;
         Ok(self.entry_of(at))
     }
@@ -40,7 +41,7 @@ impl Registers for Toy {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         if self.is(InjectedBug::RegisterMissesEarlierChanges) {
             self.store.changed.notified().await;
         }
@@ -57,7 +58,7 @@ impl Registers for Toy {
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         yield_now().await;
         let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         let all = registers.iter().filter(|(at, _)| {
@@ -67,21 +68,19 @@ impl Registers for Toy {
         });
         let shown = all.filter_map(|(at, register)| {
             let entry = match register.entry() {
-                None if self.is(InjectedBug::ListsDeletedRegisters) => Some(Entry {
-                    value: Vec::new(),
-                    version: Version(register.version),
-                    token: register.token,
-                }),
+                None if self.is(InjectedBug::ListsDeletedRegisters) => {
+                    Some(RegisterEntry::new(Vec::new(), Version(register.version), register.token))
+                }
                 entry => entry,
             }?;
             let (name, version, token) = (at.name.clone(), entry.version, entry.token);
             let bytes = entry.value.len();
-            Some(RegisterState { name, version, token, bytes, damaged: None })
+            Some(RegisterState::new(name, version, token, bytes))
         });
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by(|a, b| a.name.cmp(&b.name));
         shown.retain(|it| request.after.as_ref().is_none_or(|after| it.name > *after));
-        let mut page = Listed::first(request.limit, shown);
+        let mut page = ListPage::first(request.limit, shown);
         if self.is(InjectedBug::SkipsARegisterBetweenPages) && page.more && page.items.len() > 1 {
             page.items.remove(0);
         }
@@ -90,7 +89,7 @@ impl Registers for Toy {
 }
 
 impl Toy {
-    fn entry_of(&self, at: &RegisterKey) -> Option<Entry> {
+    fn entry_of(&self, at: &RegisterKey) -> Option<RegisterEntry> {
         let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         registers.get(at)?.entry()
     }
@@ -105,7 +104,7 @@ impl Toy {
             }
             _ => Version(register.version),
         };
-        let found = Found {
+        let found = FoundRegister {
             version: (register.version > 0).then_some(newest),
             present: register.entry().is_some(),
             token: register.token.filter(|_| !self.is(InjectedBug::RegisterAcceptsOldTokens)),

@@ -5,10 +5,10 @@ use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, LeaseStart, Renewal};
 use lockkit_core::{Claim, Lifetime, Token};
 
 use super::InjectedBug;
-use super::toy::{Line, Toy};
+use super::toy::{Toy, ToyQueue};
 
 impl Toy {
-    pub(super) fn prolong(&self, line: &mut Line, now: Moment, claim: &Claim) -> Renewal {
+    pub(super) fn prolong(&self, line: &mut ToyQueue, now: Moment, claim: &Claim) -> Renewal {
         if let Some(record) = line.broken.get(&claim.id) {
             line.told += 1;
             if self.is(InjectedBug::HidesABreak) && line.told <= 3 {
@@ -58,7 +58,7 @@ impl Toy {
         }
     }
 
-    fn revive(&self, line: &mut Line, now: Moment, claim: &Claim) {
+    fn revive(&self, line: &mut ToyQueue, now: Moment, claim: &Claim) {
         if self.is(InjectedBug::RevivesWithOthersInLine) && !line.entries.is_empty() {
             let found = line.ended.iter().position(|e| e.claim.id == claim.id);
             if let Some(mut entry) = found.map(|at| line.ended.remove(at)) {

@@ -42,14 +42,14 @@ pub(super) struct Register {
 
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    pub(super) lines: Mutex<HashMap<Key, Line>>,
+    pub(super) lines: Mutex<HashMap<Key, ToyQueue>>,
     pub(super) registers: Mutex<HashMap<RegisterKey, Register>>,
     pub(super) changed: Notify,
 }
 
 /// The list of one lock.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct ToyQueue {
     pub(super) entries: Vec<Entry>,
     pub(super) last_token: u64,
     /// The limit that the semaphore was given.
@@ -133,7 +133,7 @@ impl Toy {
         own.map(|(_, line)| (line.entries.len() + line.ended.len()) as u64).sum()
     }
 
-    pub(super) fn lock_lines(&self) -> MutexGuard<'_, HashMap<Key, Line>> {
+    pub(super) fn lock_lines(&self) -> MutexGuard<'_, HashMap<Key, ToyQueue>> {
         self.store.lines.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -159,7 +159,7 @@ impl Toy {
 
     /// Does something to a list after it was brought up to now, lets those begin to hold who now
     /// do, and wakes all who wait.
-    pub(super) fn on_line<T>(&self, key: &Key, act: impl FnOnce(&mut Line, Moment) -> T) -> T {
+    pub(super) fn on_line<T>(&self, key: &Key, act: impl FnOnce(&mut ToyQueue, Moment) -> T) -> T {
         let now = TokioClock.now();
         let mut lines = self.lock_lines();
         let line = lines.entry(self.key(key)).or_default();
@@ -174,7 +174,7 @@ impl Toy {
         result
     }
 
-    fn prune(&self, line: &mut Line, now: Moment) {
+    fn prune(&self, line: &mut ToyQueue, now: Moment) {
         if !self.is(InjectedBug::ForgetsExpiry) {
             let late = if self.is(InjectedBug::ExpiresLate) { 10 } else { 0 };
             let live = |e: &Entry| e.expires.after(Duration::from_secs(late)) > now;
@@ -192,7 +192,7 @@ impl Toy {
         self.promote(line, now);
     }
 
-    pub(super) fn promote(&self, line: &mut Line, now: Moment) {
+    pub(super) fn promote(&self, line: &mut ToyQueue, now: Moment) {
         let holding = line.entries.iter().any(|e| e.held_since.is_some());
         if self.is(InjectedBug::WakesTheLastFirst) && !holding {
             line.entries.reverse();
@@ -238,7 +238,7 @@ impl Toy {
         }
     }
 
-    pub(super) fn number(&self, line: &mut Line) -> Token {
+    pub(super) fn number(&self, line: &mut ToyQueue) -> Token {
         if !self.is(InjectedBug::TokenNeverGrows) {
             line.last_token += 1;
         }
@@ -246,22 +246,22 @@ impl Toy {
     }
 }
 
-impl Line {
+impl ToyQueue {
     pub(super) fn position(&self, id: ClaimId) -> Option<usize> {
         self.entries.iter().position(|e| e.claim.id == id)
     }
 }
 
 impl Entry {
-    pub(super) fn standing(&self, now: Moment) -> ClaimState {
+    pub(super) fn claim_state(&self, now: Moment) -> ClaimState {
         let claim = &self.claim;
-        let mut standing = ClaimState::new(self.token, claim.mode, (*claim.identity).clone());
-        standing.note = claim.note.as_deref().map(str::to_owned);
-        standing.ttl = claim.hold_ttl;
-        standing.expires_in = self.expires.since(now);
-        standing.queued_for = now.since(self.queued_at);
-        standing.held_for = self.held_since.map(|since| now.since(since));
-        standing.broken = self.graceful_break;
-        standing
+        let mut claim_state = ClaimState::new(self.token, claim.mode, (*claim.identity).clone());
+        claim_state.note = claim.note.as_deref().map(str::to_owned);
+        claim_state.ttl = claim.hold_ttl;
+        claim_state.expires_in = self.expires.since(now);
+        claim_state.queued_for = now.since(self.queued_at);
+        claim_state.held_for = self.held_since.map(|since| now.since(since));
+        claim_state.broken = self.graceful_break;
+        claim_state
     }
 }

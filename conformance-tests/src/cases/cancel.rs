@@ -114,7 +114,7 @@ impl Dropped {
         }
         let ended = self.poll(context, &driver, &claim, polls).await;
         if self == Self::Granted && context.has_line() {
-            // Dropping it leaves the claim in line.
+            // Dropping it leaves the claim in the queue.
             let line = context.line(&other, &claim.key).await;
             assert_eq!(line.len(), 2, "{name}: the wait was dropped, not the place: {line:?}");
         }
@@ -276,7 +276,7 @@ pub async fn cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost
         let releases = stuck.released();
         waiting.abort();
         let _ = waiting.await;
-        // Nothing is in line yet.
+        // The queue is empty yet.
         let overtaken = || async { (stuck.released() > releases).then_some(()) };
         context.until(PATIENCE, "its release has overtaken it", overtaken).await;
     }

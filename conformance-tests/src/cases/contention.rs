@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::LockManager;
 use tokio::task::JoinSet;
 
-/// What a lock protects: a counter that is right only if nobody meets anybody.
+/// What a lock protects: a counter that is right only if no two holders meet.
 #[derive(Debug, Default)]
 pub(super) struct Protected {
     count: AtomicU64,
@@ -15,7 +15,7 @@ pub(super) struct Protected {
 }
 
 impl Protected {
-    /// Reads, lets others run, writes back; panics when somebody else is inside.
+    /// Reads, lets others run, writes back; panics when another holder is inside.
     pub(super) async fn add_one(&self) {
         let others = self.inside.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "somebody else was inside");

@@ -125,7 +125,7 @@ pub async fn election_05_run_campaigns_again_after_a_loss(context: CaseContext) 
         election.run(work).await
     });
     let first = context.soon("it leads", told.recv()).await.expect("it was told");
-    let broken = theirs.break_lock(Space::Lock, "e", first, BreakMode::Forced, None).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "e", first, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "it is deposed");
     let second = context.within(context.after(ttl), "it leads again", told.recv()).await;
     assert!(second.expect("it was told") > first, "with a greater token");

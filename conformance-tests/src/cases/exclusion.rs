@@ -1,4 +1,4 @@
-//! Nobody is inside together who must not be.
+//! No two conflicting claims hold at once.
 
 use std::time::Duration;
 

@@ -11,8 +11,7 @@ use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) {
-    let identity =
-        ClientIdentity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
+    let identity = ClientIdentity::new("häst", 4711, "a program");
     let driver = context.driver().await;
     let manager = context.manager_with(driver, |s| s.identity(identity.clone()));
     let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");
@@ -134,7 +133,7 @@ pub async fn inspect_03_many_locks_are_listed_in_pages(context: CaseContext) {
     let none = listing::whole(&drivers[0], context.namespace(), none, "", 100).await;
     assert!(none.expect("it can be listed").is_empty(), "these are no semaphores");
     let manager = context.manager().await;
-    let counted = manager.list("n").try_fold(0, async |n, _| Ok(n + 1)).await;
+    let counted = manager.admin().list("n").try_fold(0, async |n, _| Ok(n + 1)).await;
     assert_eq!(counted.expect("it can be listed"), locks);
 }
 
@@ -164,12 +163,14 @@ pub async fn inspect_04_a_graceful_break_waits_for_the_holder(context: CaseConte
     granted.expect("its turn");
     assert!(passed >= ttl, "handed on after {passed:?} of {ttl:?}: two held");
 
-    // A user is told, lets go, and that hands it on before the lease ends.
+    // A user is notified, lets go, and that hands it on before the lease ends.
     let manager = context.manager_with(context.driver().await, |s| s.ttl(context.lively() * 20));
     let guard = manager.mutex("b").lock().await.expect("it is free");
     let (mutex, token) = (context.manager().await, guard.token().expect("it holds"));
-    let broken =
-        mutex.break_lock(Space::Lock, "b", token, BreakMode::Graceful, Some("please")).await;
+    let broken = mutex
+        .admin()
+        .break_lock(Space::Lock, "b", token, BreakMode::Graceful, Some("please"))
+        .await;
     assert!(broken.expect("it works"));
     let other = mutex.mutex("b").try_lock().await.expect("it works");
     assert!(other.is_none(), "exclusion holds after a graceful break");
@@ -250,7 +251,7 @@ pub async fn inspect_07_inspecting_never_disturbs_the_lock(context: CaseContext)
             }
         }
     });
-    // It ends in its time, however often somebody looks.
+    // It ends in its time, however often it is inspected.
     let limit = context.after(ttl);
     context.within(limit, "the lease ends", ours.granted(&waiter)).await.expect("its turn");
     for _ in 0..20 {

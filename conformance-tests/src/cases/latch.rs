@@ -7,7 +7,7 @@ use lockkit_core::Error;
 use tokio::task::JoinSet;
 
 use crate::context::CaseContext;
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn latch_01_it_opens_at_zero_for_all(context: CaseContext) {
@@ -35,7 +35,7 @@ pub async fn latch_01_it_opens_at_zero_for_all(context: CaseContext) {
 pub async fn latch_02_a_participant_counts_once(context: CaseContext) {
     let theirs = context.manager().await;
     for call in 0..3 {
-        for place in [Place::Before, Place::Polls(1), Place::After] {
+        for place in [InjectionPoint::Before, InjectionPoint::Polls(1), InjectionPoint::After] {
             let faulty = Arc::new(Faulty::at(Fault { call, place }));
             let ours =
                 context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));

@@ -126,9 +126,9 @@ pub async fn lease_05_a_waiter_gets_it_once_the_lease_ended(context: CaseContext
 
 pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(context: CaseContext) {
     let ttl = context.short();
-    let late = |verb| {
+    let late = |method| {
         let by = ttl + ttl / 2;
-        Arc::new(Late { verb, by })
+        Arc::new(Late { method, by })
     };
     // At once, but the answer takes longer than the lease.
     let slow = Tampered::new(context.driver().await, late(DriverMethod::Acquire));

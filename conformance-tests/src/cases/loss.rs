@@ -115,7 +115,7 @@ async fn broken(context: &CaseContext, how: BreakMode, ttl: Duration, name: Stri
     let (ours, theirs) = (context.manager().await, context.manager().await);
     let guard = ours.mutex(&name).ttl(ttl).lock().await.expect("it is free");
     let token = guard.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, &name, token, how, Some("it hangs")).await;
+    let broken = theirs.admin().break_lock(Space::Lock, &name, token, how, Some("it hangs")).await;
     assert!(broken.expect("it works"));
     match context.within(context.after(ttl), "the holder is told", guard.lost()).await {
         LossReason::Broken(record) => {
@@ -146,7 +146,7 @@ pub async fn loss_07_run_stops_its_future(context: CaseContext) {
         mutex.run(work).await
     });
     let token = context.soon("the work begins", told).await.expect("it began").expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let ended = context.soon("run ends", running).await.expect("no panic");
     let error = ended.expect_err("it was lost");
@@ -220,7 +220,7 @@ pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(contex
     let guard = ours.mutex("a").auto_renew(false).lock().await.expect("it is free");
     let token = guard.token().expect("it holds");
     let why = Some("it hangs");
-    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, why).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, why).await;
     assert!(broken.expect("it works"), "there was somebody to break");
     let error = guard.release().await.expect_err("it was broken");
     match error.loss() {
@@ -238,7 +238,7 @@ pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(contex
 pub async fn loss_11_what_was_granted_late_is_renewed_before_its_guard(context: CaseContext) {
     let context = &context;
     undisturbed(context.short() * 3, |ttl, name| async move {
-        let late = Late { verb: DriverMethod::Acquire, by: ttl * 6 / 10 };
+        let late = Late { method: DriverMethod::Acquire, by: ttl * 6 / 10 };
         let driver = Tampered::new(context.driver().await, Arc::new(late));
         let manager = context.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
         let guard = manager.mutex(&name).auto_renew(false).lock().await.expect("it is free");
@@ -271,7 +271,7 @@ async fn invalid_at_handover(context: &CaseContext, name: &str, guard: Guard) {
 /// Breaks, by force, the lock that the guard has.
 async fn break_it(by: &LockManager, name: &str, guard: &Guard) {
     let token = guard.token().expect("it holds");
-    let broken = by.break_lock(Space::Lock, name, token, BreakMode::Forced, None).await;
+    let broken = by.admin().break_lock(Space::Lock, name, token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was somebody to break");
 }
 

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::context::CaseContext;
 use crate::listing::record;
-use crate::model::{Answer, Model};
+use crate::model::{ExpectedResult, Model};
 
 pub async fn model_01_random_commands_are_answered_as_the_model_answers(context: CaseContext) {
     let modes = |rng: &mut StdRng, _| match rng.random_bool(0.5) {
@@ -72,7 +72,7 @@ async fn compare(
         claims: Vec::new(),
         tokens: HashMap::new(),
         highest: None,
-        said: Vec::new(),
+        log: Vec::new(),
         released: HashSet::new(),
     };
     if resizes == Resizes::Often {
@@ -90,7 +90,7 @@ async fn compare(
             differs => differs,
         };
         if let Err(differs) = differs {
-            let last = side.said.split_off(side.said.len().saturating_sub(12));
+            let last = side.log.split_off(side.log.len().saturating_sub(12));
             panic!(
                 "{differs}\n  seed: LOCKKIT_CONFORMANCE_SEED={}\n  last commands:\n    {}",
                 seed.wrapping_sub(run),
@@ -119,7 +119,7 @@ struct SideBySide {
     claims: Vec<Arc<Claim>>,
     tokens: HashMap<ClaimId, Token>,
     highest: Option<Token>,
-    said: Vec<String>,
+    log: Vec<String>,
     released: HashSet<ClaimId>,
 }
 
@@ -140,10 +140,10 @@ impl SideBySide {
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
-                let gone = self.model.renew(claim.id) == Answer::Gone;
+                let gone = self.model.renew(claim.id) == ExpectedResult::NotFound;
                 // The fate of a claim that is asked for anew after its end is nobody's business.
                 let asked = (!gone).then_some(claim);
-                match asked.filter(|claim| self.model.renew(claim.id) != Answer::Broken) {
+                match asked.filter(|claim| self.model.renew(claim.id) != ExpectedResult::Broken) {
                     Some(claim) => {
                         let driver = self.driver_for(&claim, rng);
                         let waits = rng.random_bool(0.8) && context.has_line();
@@ -201,7 +201,7 @@ impl SideBySide {
         model: T,
         driver: T,
     ) -> Result<(), String> {
-        self.said.push(format!("{what}: {driver:?}"));
+        self.log.push(format!("{what}: {driver:?}"));
         match model == driver {
             true => Ok(()),
             false => Err(format!("{what}: {driver:?}, but the model says {model:?}")),
@@ -224,11 +224,13 @@ impl SideBySide {
         let answer = match driver.acquire(&claim, patience).await {
             Ok(Attempted { result: Acquisition::Granted(grant), .. }) => {
                 self.note_token(&claim, grant.token)?;
-                Answer::Holds
+                ExpectedResult::Holds
             }
-            Ok(Attempted { result: Acquisition::Queued { ahead }, .. }) => Answer::Waits(ahead),
-            Ok(Attempted { result: Acquisition::Busy, .. }) => Answer::Busy,
-            Err(Error::LimitMismatch { in_use, .. }) => Answer::OtherLimit(in_use),
+            Ok(Attempted { result: Acquisition::Queued { ahead }, .. }) => {
+                ExpectedResult::Waits(ahead)
+            }
+            Ok(Attempted { result: Acquisition::Busy, .. }) => ExpectedResult::Busy,
+            Err(Error::LimitMismatch { in_use, .. }) => ExpectedResult::OtherLimit(in_use),
             Err(e) => return Err(format!("acquire failed: {e}")),
         };
         let what = format!("acquire {}, {patience:?}", self.called(&claim));
@@ -251,15 +253,15 @@ impl SideBySide {
         self.same(what, expected, answer)
     }
 
-    fn renewal(&mut self, claim: &Claim, renewal: &Renewal) -> Result<Answer, String> {
+    fn renewal(&mut self, claim: &Claim, renewal: &Renewal) -> Result<ExpectedResult, String> {
         Ok(match renewal {
             Renewal::Holds(grant) => {
                 self.note_token(claim, grant.token)?;
-                Answer::Holds
+                ExpectedResult::Holds
             }
-            Renewal::Waits { ahead } => Answer::Waits(*ahead),
-            Renewal::Ended(ClaimEnd::Broken(_)) => Answer::Broken,
-            Renewal::Ended(_) => Answer::Gone,
+            Renewal::Waits { ahead } => ExpectedResult::Waits(*ahead),
+            Renewal::Ended(ClaimEnd::Broken(_)) => ExpectedResult::Broken,
+            Renewal::Ended(_) => ExpectedResult::NotFound,
         })
     }
 
@@ -294,7 +296,9 @@ impl SideBySide {
     ) -> Result<(), String> {
         // Only of what holds exclusively, or is gone: core asks for nothing else.
         let standing = self.model.renew(claim.id);
-        if claim.mode != Mode::Exclusive || !matches!(standing, Answer::Holds | Answer::Gone) {
+        if claim.mode != Mode::Exclusive
+            || !matches!(standing, ExpectedResult::Holds | ExpectedResult::NotFound)
+        {
             return Ok(());
         }
         let expected = self.model.downgrade(claim.id);
@@ -302,7 +306,7 @@ impl SideBySide {
         let answer = answer.map_err(|e| format!("downgrade failed: {e}"))?;
         let answer = self.renewal(&claim, &answer)?;
         let what = format!("downgrade {}", self.called(&claim));
-        if answer == Answer::Holds {
+        if answer == ExpectedResult::Holds {
             let shared = Arc::new(Claim::clone(&claim).with_mode(Mode::Shared));
             let known = self.claims.iter_mut().find(|c| c.id == claim.id);
             known.into_iter().for_each(|c| *c = shared.clone());

@@ -81,7 +81,7 @@ pub async fn multi_03_it_is_lost_when_one_is_lost(context: CaseContext) {
     let ttl = context.lively() * 3;
     let both = ours.multi(["b", "a"]).ttl(ttl).lock().await.expect("they are free");
     let token = both.tokens().expect("both are held")[0];
-    let broken = theirs.break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
+    let broken = theirs.admin().break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let (name, _) = context.soon("the loss is told", both.lost()).await;
     assert_eq!(name.as_str(), "b");

@@ -111,7 +111,8 @@ pub async fn names_08_a_listing_finds_prefixes_literally(context: CaseContext) {
 }
 
 async fn listed(manager: &LockManager, prefix: &str) -> BTreeSet<String> {
-    let states: Vec<_> = manager.list(prefix).try_collect().await.expect("it can be listed");
+    let states: Vec<_> =
+        manager.admin().list(prefix).try_collect().await.expect("it can be listed");
     let count = states.len();
     let names: BTreeSet<_> = states.iter().map(|s| s.name().as_str().to_owned()).collect();
     assert_eq!(names.len(), count, "each is shown once");

@@ -120,7 +120,8 @@ pub async fn once_05_work_is_stopped_when_its_lock_is_lost(context: CaseContext)
     context.soon("it runs", begun.notified()).await;
     let driver = context.driver().await;
     let token = context.line(&driver, &context.key("job")).await[0].token;
-    let broken = theirs.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
+    let broken =
+        theirs.admin().break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let stopped = context.soon("it is stopped", running).await.expect("no panic");
     assert!(matches!(stopped, Err(Error::Lost { .. })), "{stopped:?}");
@@ -133,7 +134,8 @@ pub async fn once_06_who_decides_late_changes_nothing(context: CaseContext) {
     let job = ours.once("job");
     let late = job.lock().lock().await.expect("it is free");
     let token = late.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
+    let broken =
+        theirs.admin().break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let first = theirs.once("job").run(async |_| Ok::<_, Error>("first")).await;
     let first = first.expect("it works");

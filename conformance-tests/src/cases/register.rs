@@ -11,7 +11,7 @@ use lockkit_core::{Error, Space};
 
 use super::stored::{Register, two_tokens, write, write_with};
 use crate::context::{CaseContext, MustSucceed};
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::listing;
 use crate::wrap::Tampered;
 
@@ -169,7 +169,7 @@ pub async fn register_06_a_lost_answer_is_distinguished_from_a_conflict(context:
     // The answer was lost: asked again, it is the same write.
     assert_eq!(register.store(store.clone()).await, WriteResult::Stored(version));
     assert_eq!(register.load().await.map(|e| e.version), Some(version), "and was done once");
-    // Somebody else who expects the same is in conflict.
+    // Another client that expects the same is in conflict.
     let mut theirs = write(b"theirs");
     theirs.expect = Precondition::Absent;
     assert_eq!(register.store(theirs).await, WriteResult::Conflict);
@@ -187,7 +187,8 @@ pub async fn register_07_a_stale_holder_cannot_store(context: CaseContext) {
     let stalled = ours.mutex("lock").lock().await.expect("it is free");
     ours.register("state").store_with(&stalled, "first").await.expect("it is held");
     let token = stalled.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
+    let broken =
+        theirs.admin().break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was such a holder");
     let successor = context.soon("the successor's turn", theirs.mutex("lock").lock()).await;
     let successor = successor.expect("it is free");
@@ -212,7 +213,12 @@ pub async fn register_07_a_stale_holder_cannot_store(context: CaseContext) {
 
 pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(context: CaseContext) {
     let theirs = context.manager().await;
-    for place in [Place::Before, Place::Polls(1), Place::Polls(2), Place::After] {
+    for place in [
+        InjectionPoint::Before,
+        InjectionPoint::Polls(1),
+        InjectionPoint::Polls(2),
+        InjectionPoint::After,
+    ] {
         let faulty = Arc::new(Faulty::at(Fault { call: 1, place }));
         let ours =
             context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty.clone())));
@@ -261,7 +267,7 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(context: 
     let register = Register::new(&context, "deleted").await;
     let mut mine = write(b"mine");
     mine.expect = Precondition::Absent;
-    // Its answer was lost, and so was the deletion's that somebody else made since.
+    // Its answer was lost, and so was the deletion's that another client made since.
     register.must_store(mine.clone()).await;
     let deletion = Write::of(None);
     register.delete(deletion).await;
@@ -337,6 +343,7 @@ pub async fn register_11_registers_with_a_value_are_listed_in_pages(context: Cas
         assert_eq!(list(prefix, 4).await, some, "those that begin with {prefix:?}, literally");
     }
     let manager = context.manager().await;
-    let all: Vec<_> = manager.registers("").try_collect().await.expect("they can be listed");
+    let all: Vec<_> =
+        manager.admin().registers("").try_collect().await.expect("they can be listed");
     assert_eq!(all.len(), stored.len() - 1, "those of lockkit's own are not a user's");
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::contention::finish;
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 fn pool(context: &CaseContext) -> Key {
@@ -102,7 +102,7 @@ pub async fn resize_03_a_drained_semaphore_admits_none_until_it_is_raised_again(
     let (ours, theirs) = (context.manager().await, context.manager().await);
     let pool = ours.semaphore("pool", 2).resizable();
     let out = pool.acquire_many(2).await.expect("it is free");
-    theirs.semaphore("pool", 2).resizable().resize(0).await.expect("it works");
+    theirs.admin().resize("pool", 0).await.expect("it works");
     assert!(out.is_valid() && out.verify().await.is_ok(), "what is out stays out");
     out.release().await.expect("it was held");
     for handle in
@@ -122,10 +122,10 @@ pub async fn resize_03_a_drained_semaphore_admits_none_until_it_is_raised_again(
         async move { pool.acquire_many(3).await }
     });
     context.waiters(&driver, &self::pool(&context), 1).await;
-    pool.resize(2).await.expect("it works");
+    ours.admin().resize("pool", 2).await.expect("it works");
     let driver_sees = shown(&context, &driver).await;
     assert_eq!(driver_sees, (Some(2), vec![false]), "three do not fit into two");
-    pool.resize(3).await.expect("it works");
+    ours.admin().resize("pool", 3).await.expect("it works");
     let three = context.soon("it fits", waiting).await.expect("no panic").expect("it works");
     assert_eq!(pool.available_permits().await.expect("it works"), 0);
     three.release().await.expect("it was held");
@@ -140,7 +140,7 @@ pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(context: CaseCon
         let locks = context.manager().await;
         racers.spawn(async move {
             let pool = locks.semaphore("pool", 1).resizable();
-            pool.resize(racer * 2).await.expect("it works");
+            locks.admin().resize("pool", racer * 2).await.expect("it works");
             pool
         });
     }
@@ -191,26 +191,25 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
     context: CaseContext,
 ) {
     let (ours, theirs) = (context.manager().await, context.manager().await);
-    let (old, new) =
-        (ours.semaphore("pool", 5).resizable(), theirs.semaphore("pool", 5).resizable());
+    let (old, admin) = (ours.semaphore("pool", 5).resizable(), theirs.admin());
     old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
-    new.resize(2).await.expect("it works");
-    // Nobody is in line who would tell it.
+    admin.resize("pool", 2).await.expect("it works");
+    // No claim is in the queue that would tell it.
     let one = old.try_acquire().await.expect("it works").expect("two are free");
     let two = old.try_acquire().await.expect("it works").expect("one is free");
     assert!(old.try_acquire().await.expect("it works").is_none(), "two of two are out");
-    new.resize(3).await.expect("it works");
+    admin.resize("pool", 3).await.expect("it works");
     let three = old.try_acquire().await.expect("it works").expect("one is free");
     assert!(old.try_acquire().await.expect("it works").is_none(), "three of three are out");
     for permit in [one, two, three] {
         permit.release().await.expect("it was held");
     }
-    new.resize(0).await.expect("it works");
+    admin.resize("pool", 0).await.expect("it works");
     assert!(old.try_acquire().await.expect("it works").is_none(), "none of none");
     let waiting = tokio::spawn(async move { old.acquire().await });
     let driver = context.driver().await;
     context.waiters(&driver, &pool(&context), 1).await;
-    new.resize(1).await.expect("it works");
+    admin.resize("pool", 1).await.expect("it works");
     let one = context.soon("there is one", waiting).await.expect("no panic").expect("it works");
     one.release().await.expect("it was held");
 }
@@ -218,7 +217,7 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
 pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(context: CaseContext) {
     let locks = context.manager().await;
     let pool = locks.semaphore("pool", 2).resizable();
-    pool.resize(4).await.expect("it works");
+    locks.admin().resize("pool", 4).await.expect("it works");
     for in_use in [false, true] {
         let held = match in_use {
             true => Some(pool.acquire().await.expect("it is free")),
@@ -263,12 +262,12 @@ pub async fn resize_08_a_queued_claim_is_known_by_its_id_whatever_its_limit_was(
 
 pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(context: CaseContext) {
     let theirs = context.manager().await;
-    for place in [Place::Before, Place::Polls(1), Place::After] {
+    for place in [InjectionPoint::Before, InjectionPoint::Polls(1), InjectionPoint::After] {
         let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
         let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));
         let name = format!("{place:?}");
         let pool = ours.semaphore(&name, 1).resizable();
-        pool.resize(3).await.expect(&name);
+        ours.admin().resize(&name, 3).await.expect(&name);
         let elsewhere = theirs.semaphore(&name, 1).resizable();
         assert_eq!(elsewhere.limit().await.expect(&name), 3, "{name}");
         let three = pool.try_acquire_many(3).await.expect(&name).expect(&name);
@@ -279,7 +278,7 @@ pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(context: CaseC
 
 pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(context: CaseContext) {
     let managers = [context.manager().await, context.manager().await];
-    managers[0].semaphore("pool", 1).resizable().resize(1).await.expect("it works");
+    managers[0].admin().resize("pool", 1).await.expect("it works");
     let (out, limit) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(1)));
     let mut tasks = JoinSet::new();
     for i in 0..6 {
@@ -300,7 +299,7 @@ pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(context: 
     for more in 2..=4 {
         // Told first: whoever comes in by the raise may be out before it is answered.
         limit.store(more, Ordering::SeqCst);
-        managers[1].semaphore("pool", 1).resizable().resize(more).await.expect("it works");
+        managers[1].admin().resize("pool", more).await.expect("it works");
     }
     finish(tasks).await;
     let pool = managers[0].semaphore("pool", 1).resizable();

@@ -11,16 +11,21 @@ use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{Fault, Faulty, Place};
+use crate::faulty::{Fault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn robust_01_an_answer_is_lost_after_any_call_acted(context: CaseContext) {
-    at_every_call(&context, |call| vec![Fault { call, place: Place::After }]).await;
+    at_every_call(&context, |call| vec![Fault { call, place: InjectionPoint::After }]).await;
 }
 
 pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
     at_every_call(&context, |call| {
-        let places = [Place::Before, Place::Polls(1), Place::Polls(2), Place::Polls(3)];
+        let places = [
+            InjectionPoint::Before,
+            InjectionPoint::Polls(1),
+            InjectionPoint::Polls(2),
+            InjectionPoint::Polls(3),
+        ];
         places.map(|place| Fault { call, place }).to_vec()
     })
     .await;
@@ -49,7 +54,7 @@ async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Fault>
     }
 }
 
-/// A user whose driver fails once, and somebody else who wants the same lock.
+/// A user whose driver fails once, and another client that wants the same lock.
 struct Story {
     fault: Fault,
     name: String,
@@ -128,7 +133,7 @@ impl Story {
         context.free(&self.theirs, &holder.key, PATIENCE).await;
     }
 
-    /// Somebody else gets the lock. A request of ours that was cut off may arrive only now, and be
+    /// Another client gets the lock. A request of ours that was cut off may arrive only now, and be
     /// in the way until its claim is released again.
     async fn theirs_soon(&self, claim: &Arc<Claim>) -> Token {
         let give_up = tokio::time::Instant::now() + PATIENCE;
@@ -159,7 +164,9 @@ impl Story {
         let how = BreakMode::Forced;
         for _ in 0..2 {
             // Asked again, it may have been broken already.
-            self.may_fail(self.ours.break_lock(Space::Lock, &self.name, token, how, None).await);
+            self.may_fail(
+                self.ours.admin().break_lock(Space::Lock, &self.name, token, how, None).await,
+            );
         }
         let answer = self.theirs.renew_one(&stuck).await;
         let broken = matches!(answer, Renewal::Ended(ClaimEnd::Broken(_)));

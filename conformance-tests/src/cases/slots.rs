@@ -91,7 +91,7 @@ pub async fn slots_04_the_loss_of_permit_or_lock_is_the_slot_s(context: CaseCont
             _ => (Space::Lock, format!("lockkit.slot/gpu/{}", slot.number()), slot.lock()),
         };
         let token = held.token().expect("it is held");
-        let broken = theirs.break_lock(space, name, token, BreakMode::Forced, None).await;
+        let broken = theirs.admin().break_lock(space, name, token, BreakMode::Forced, None).await;
         assert!(broken.expect("it works"), "the {part} is there");
         let reason = context.soon("the holder is told", slot.lost()).await;
         assert!(matches!(reason, LossReason::Broken(_)), "{part}: {reason:?}");

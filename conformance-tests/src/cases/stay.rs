@@ -91,7 +91,7 @@ pub async fn stay_04_a_release_and_a_forced_break_open_in_spite_of_a_lock_delay(
     assert_eq!(state.queue[0].lock_delay, delay, "it is shown");
     assert_eq!(state.queue[0].note, None);
     let token = guard.token().expect("it is held");
-    let broken = others.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
+    let broken = others.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     context.free(&driver, &context.key("a"), soon).await;
 }

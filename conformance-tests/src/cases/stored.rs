@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Entry, LockDriver, Precondition, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
+    LockDriver, Precondition, RegisterEntry, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
 };
 use lockkit_core::{Name, Token};
 
@@ -31,7 +32,7 @@ impl Register {
         self.driver.registers().expect("the driver says that it has registers")
     }
 
-    pub(super) async fn load(&self) -> Option<Entry> {
+    pub(super) async fn load(&self) -> Option<RegisterEntry> {
         self.registers().load(&self.at).await.expect("it can be loaded")
     }
 
@@ -52,7 +53,7 @@ impl Register {
         }
     }
 
-    pub(super) async fn changed(&self, after: Option<Version>) -> Option<Entry> {
+    pub(super) async fn changed(&self, after: Option<Version>) -> Option<RegisterEntry> {
         let changed = self.registers().changed(&self.at, after).await;
         changed.expect("a change can be waited for")
     }

@@ -91,7 +91,8 @@ pub async fn time_03_a_holder_learns_of_a_break_within_a_renewal_interval(contex
         let name = format!("{attempt}");
         let guard = ours.mutex(&name).ttl(ttl).lock().await.expect("it is free");
         let token = guard.token().expect("it holds");
-        let broken = theirs.break_lock(Space::Lock, &name, token, BreakMode::Forced, None).await;
+        let broken =
+            theirs.admin().break_lock(Space::Lock, &name, token, BreakMode::Forced, None).await;
         let broken_at = Instant::now();
         assert!(broken.expect("it works"), "there was somebody to break");
         context.within(context.after(ttl), "the holder is told", guard.lost()).await;

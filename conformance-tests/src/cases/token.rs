@@ -102,7 +102,7 @@ pub async fn token_04_it_grows_across_release_expiry_and_break(context: CaseCont
 
     let fourth = context.exclusive("a");
     higher(driver.grant(&fourth).await.token, "break");
-    // One that waited and left: nobody gets its token again.
+    // One that waited and left: no claim gets its token again.
     let fifth = context.exclusive("a");
     driver.queue(&fifth).await;
     let place = context.line(&driver, &fifth.key).await.get(1).map(|waits| waits.token);
@@ -127,7 +127,7 @@ pub async fn token_05_it_grows_across_the_clean_up_of_the_name(context: CaseCont
             0 => drop(driver.let_go(&claim).await),
             _ => context.free(&driver, &claim.key, context.after(context.short())).await,
         }
-        // Others come and go, and the name is used by nobody: now it may be cleaned up.
+        // Others come and go, and the name is not used: now it may be cleaned up.
         for i in 0..20 {
             let other = context.exclusive(&format!("other {round} {i}"));
             driver.grant(&other).await;

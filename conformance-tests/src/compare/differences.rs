@@ -11,7 +11,7 @@ use lockkit_core::Capabilities;
 use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, WakeUp};
 use serde::Serialize;
 
-use super::SetUp;
+use super::ComparedSetUp;
 use super::tables::{rate, seconds, without_notes};
 use crate::semantics::span;
 
@@ -39,7 +39,7 @@ const NOISE: f64 = 1.5;
 /// A dead holder's lock that is free so much later is nothing to plan for.
 const NOTICED: Duration = Duration::from_millis(500);
 
-pub(super) fn between(from: &SetUp, to: &SetUp) -> Vec<Difference> {
+pub(super) fn between(from: &ComparedSetUp, to: &ComparedSetUp) -> Vec<Difference> {
     let mut found = Found { from, to, all: Vec::new() };
     found.faults();
     found.leases();
@@ -51,8 +51,8 @@ pub(super) fn between(from: &SetUp, to: &SetUp) -> Vec<Difference> {
 }
 
 struct Found<'a> {
-    from: &'a SetUp,
-    to: &'a SetUp,
+    from: &'a ComparedSetUp,
+    to: &'a ComparedSetUp,
     all: Vec<Difference>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Found<'a> {
         let mut changes: Vec<([Option<Guarantee>; 2], Vec<String>)> = Vec::new();
         for fault in Fault::ALL {
             let keeps = [self.from, self.to].map(|set_up| set_up.promises.keeps(fault));
-            // What cannot happen and what does no harm are the same to whoever moves.
+            // What cannot happen and what does no harm are the same to a program that moves.
             if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Guarantee::All)) {
                 continue;
             }

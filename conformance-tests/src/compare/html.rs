@@ -5,7 +5,7 @@ use std::fmt::Write;
 use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::charts::{self, Bar, text};
-use super::tables::{Row, Table, rate, seconds, without_notes};
+use super::tables::{Table, TableRow, rate, seconds, without_notes};
 use super::{Comparison, Difference};
 use crate::Outcome;
 use crate::semantics::Mark;
@@ -60,7 +60,7 @@ impl Comparison {
     fn bars(&self, out: &mut String) {
         out.push_str("<div class=\"charts\">\n");
         let bars = |figure: fn(&super::Measured) -> f64, shown: fn(f64) -> String| {
-            let bar = |set_up: &super::SetUp| {
+            let bar = |set_up: &super::ComparedSetUp| {
                 let value = figure(&set_up.measured);
                 Bar { name: set_up.name.clone(), value, shown: shown(value) }
             };
@@ -103,7 +103,7 @@ impl Comparison {
             let _ = write!(out, "<th scope=\"col\">{}</th>", text(&set_up.name));
         }
         out.push_str("</tr></thead>\n<tbody>\n");
-        for (at, Row { title, answers }) in table.rows.iter().enumerate() {
+        for (at, TableRow { title, answers }) in table.rows.iter().enumerate() {
             let _ = write!(out, "<tr><th scope=\"row\">{}</th>", text(&without_notes(title)));
             for (column, answer) in answers.iter().enumerate() {
                 let name = text(&self.set_ups[column].name);

@@ -10,7 +10,7 @@ use lockkit_core::{Error, LockManager, Mode, Space};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::{Effort, Stop, Subject};
+use super::{Effort, StopSignal, Subject};
 use crate::context::CaseContext;
 
 /// Tasks of the crowded rate.
@@ -36,11 +36,11 @@ pub struct Measured {
     pub many_tasks: f64,
     /// One lock for which 64 tasks of one process wait.
     pub hot: Hot,
-    /// From the sending of a release until the next in line knows that it holds.
+    /// From the sending of a release until the next waiter knows that it holds.
     pub hand_over: f64,
     /// The lease of a holder that died, as granted.
     pub dead_ttl: f64,
-    /// From its grant until the next in line held.
+    /// From its grant until the next waiter held.
     pub dead_freed: f64,
     /// A short run of four tasks that contend for one lock.
     pub turns: Vec<Turn>,
@@ -79,7 +79,7 @@ pub(super) async fn in_turns(
     subjects: &[Subject],
     effort: Effort,
     say: &(dyn Fn(&str) + Sync),
-    stop: Stop,
+    stop: StopSignal,
 ) -> Result<Option<Vec<Measured>>, Error> {
     let courses = try_join_all(subjects.iter().map(Course::new)).await?;
     let measured = tokio::select! {
@@ -171,8 +171,8 @@ async fn hot_lock(locks: &LockManager, lasts: Duration) -> Result<(f64, Vec<f64>
         running.spawn(async move {
             let mut granted = Vec::new();
             // Where no order is kept, the last ones would wait for long.
-            while let Some(guard) = lock.try_lock_for(lasts.saturating_sub(begun.elapsed())).await?
-            {
+            while let Some(left) = lasts.checked_sub(begun.elapsed()) {
+                let Some(guard) = lock.try_lock_for(left).await? else { break };
                 granted.push(begun.elapsed().as_secs_f64());
                 guard.release().await?;
             }

@@ -12,14 +12,14 @@ use lockkit_core::{Capabilities, Error};
 use crate::{Harness, Worker};
 
 /// Makes a driver of its own onto a backend: a connection as another program would have it.
-pub type Connect =
+pub type Connector =
     Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
 
 /// The same backend by a way on which requests are counted.
 #[derive(Clone)]
 pub struct Counted {
     /// Connects by that way.
-    pub connect: Connect,
+    pub connect: Connector,
     /// How many requests have passed.
     pub requests: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -44,7 +44,7 @@ impl Subject {
     pub async fn new(
         name: impl Into<String>,
         place: impl Into<String>,
-        connect: Connect,
+        connect: Connector,
         worker: Option<Worker>,
     ) -> Result<Self, Error> {
         let first = connect().await?;
@@ -101,7 +101,7 @@ impl fmt::Debug for Subject {
 }
 
 struct Reached {
-    connect: Connect,
+    connect: Connector,
     first: Arc<dyn LockDriver>,
     worker: Option<Worker>,
 }

@@ -16,21 +16,21 @@ pub struct Table {
     /// What is above it.
     pub note: &'static str,
     /// Its rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
 }
 
 /// A question, and what each set-up answers.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct TableRow {
     /// The question.
     pub title: &'static str,
     /// One for each set-up.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<TableValue>,
 }
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct TableValue {
     /// In words.
     pub text: String,
     /// What this run says of it.
@@ -80,18 +80,18 @@ impl Comparison {
     /// Semantics, what was measured, and faults.
     pub fn tables(&self) -> [Table; 3] {
         let [semantics, measured, faults] = row_titles();
-        let row = |title, answer: &dyn Fn(&super::SetUp) -> Answer| Row {
+        let row = |title, answer: &dyn Fn(&super::ComparedSetUp) -> TableValue| TableRow {
             title,
             answers: self.set_ups.iter().map(answer).collect(),
         };
         let semantics = semantics.into_iter().zip(QUESTIONS).map(|(title, question)| {
-            row(title, &|of| Answer {
+            row(title, &|of| TableValue {
                 text: question.answer(&of.capabilities),
                 mark: Mark::of(question.shown_by, &of.reports),
             })
         });
         let measured = measured.into_iter().zip(FIGURES).map(|(title, (_, figure))| {
-            row(title, &|of| Answer { text: figure(&of.measured), mark: Mark::Stated })
+            row(title, &|of| TableValue { text: figure(&of.measured), mark: Mark::Stated })
         });
         let faults = faults.into_iter().zip(Fault::ALL).map(|(title, fault)| {
             row(title, &|of| {
@@ -103,7 +103,7 @@ impl Comparison {
                     _ if !is_shown => Mark::Stated,
                     _ => Mark::of(promises::shown_by(fault), &of.reports),
                 };
-                Answer { text: keeps.map_or("unknown", Guarantee::word).to_owned(), mark }
+                TableValue { text: keeps.map_or("unknown", Guarantee::word).to_owned(), mark }
             })
         });
         [

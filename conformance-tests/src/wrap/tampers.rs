@@ -33,8 +33,8 @@ impl Noting {
 
 impl Tamper for Noting {
     fn observed(&self, answer: ObservedAnswer<'_>, _: u64) {
-        if let ObservedAnswer::Failed(verb, error) = answer {
-            self.note(&format!("{verb:?}"), error);
+        if let ObservedAnswer::Failed(method, error) = answer {
+            self.note(&format!("{method:?}"), error);
         }
     }
 }
@@ -104,15 +104,15 @@ impl Tamper for Severed {
 #[derive(Debug)]
 pub struct Late {
     /// Which answers.
-    pub verb: DriverMethod,
+    pub method: DriverMethod,
     /// How late.
     pub by: Duration,
 }
 
 #[async_trait]
 impl Tamper for Late {
-    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
-        if verb == self.verb {
+    async fn after(&self, method: DriverMethod) -> Result<(), Error> {
+        if method == self.method {
             tokio::time::sleep(self.by).await;
         }
         Ok(())
@@ -160,8 +160,8 @@ impl Stuck {
 
 #[async_trait]
 impl Tamper for Stuck {
-    async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
-        if verb == DriverMethod::Acquire {
+    async fn before(&self, method: DriverMethod) -> Result<(), Error> {
+        if method == DriverMethod::Acquire {
             self.sent.fetch_add(1, Ordering::SeqCst);
             let passed = self.gate.acquire().await;
             passed.expect("the gate is never closed").forget();
@@ -169,8 +169,8 @@ impl Tamper for Stuck {
         Ok(())
     }
 
-    async fn after(&self, verb: DriverMethod) -> Result<(), Error> {
-        match verb {
+    async fn after(&self, method: DriverMethod) -> Result<(), Error> {
+        match method {
             DriverMethod::Acquire => _ = self.arrived.fetch_add(1, Ordering::SeqCst),
             DriverMethod::Release => _ = self.released.fetch_add(1, Ordering::SeqCst),
             _ => {}
@@ -178,7 +178,7 @@ impl Tamper for Stuck {
         Ok(())
     }
 
-    fn continues(&self, verb: DriverMethod) -> bool {
-        verb == DriverMethod::Acquire
+    fn continues(&self, method: DriverMethod) -> bool {
+        method == DriverMethod::Acquire
     }
 }

@@ -28,12 +28,12 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
     let reason = args.reason.as_deref();
     // Refuses what cannot be a reason before anything is touched.
     let stage = LockManager::new(MemoryDriver::new());
-    stage.break_lock(Space::Lock, name, token, how, reason).await?;
+    stage.admin().break_lock(Space::Lock, name, token, how, reason).await?;
     let locks = Backend::choose(backend)?.connect().await?;
     let broken = async {
         let states = show::states(&locks, &args.subject).await?;
         let (space, whose) = find(&states, token, name)?;
-        match locks.break_lock(space, name, token, how, reason).await? {
+        match locks.admin().break_lock(space, name, token, how, reason).await? {
             true => Ok((space, whose)),
             false => Err(nobody(name, token)),
         }
@@ -78,7 +78,7 @@ fn nobody(name: &str, token: Token) -> ExitError {
 pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
-    let resized = locks.semaphore(&args.name, args.limit).resizable().resize(args.limit).await;
+    let resized = locks.admin().resize(&args.name, args.limit).await;
     acquire::close(&locks).await;
     resized?;
     output::print_line(args.limit)?;
@@ -90,10 +90,10 @@ pub(crate) async fn take_over(args: &TakeOverArgs, chosen: &BackendArgs) -> Resu
     let from = Backend::beside(chosen, &args.from, "--from")?;
     let old = from.connect().await?;
     let new = backend.connect().await?;
-    let reached = old.reached_token().await;
+    let reached = old.admin().reached_token().await;
     let reached =
         reached.map_err(|error| ExitError::from(error).at("reading the tokens of", &from))?;
-    let base = new.raise_tokens_above(reached).await?;
+    let base = new.admin().raise_tokens_above(reached).await?;
     old.shutdown().await;
     new.shutdown().await;
     output::print(&format!("tokens begin above {base}\n"))?;

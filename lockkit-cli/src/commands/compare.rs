@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use lockkit_conformance::compare::{
-    Comparison, Connect, Difference, Effort, Subject, differences_text,
+    Comparison, Connector, Difference, Effort, Subject, differences_text,
 };
 use lockkit_conformance::{Outcome, Worker};
 use rustix::process::Signal;
@@ -171,7 +171,7 @@ async fn subject(
 }
 
 /// A way to reach a URL.
-pub(super) fn connect(url: String) -> Connect {
+pub(super) fn connect(url: String) -> Connector {
     Arc::new(move || {
         let url = url.clone();
         Box::pin(async move { Ok(lockkit::connect(&url).await?.driver().clone()) })

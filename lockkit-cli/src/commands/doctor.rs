@@ -72,7 +72,7 @@ async fn examine(
             // It answers, and refuses.
             let what = failure.sentence.unwrap_or_default();
             let advice = "no lock can be taken before that is mended".to_owned();
-            let refused = Finding { severity: Severity::Problem, what, advice };
+            let refused = Finding::new(Severity::Problem, what, advice);
             return Ok(Health::well("unknown").with(refused));
         }
         Err(failure) => return Err(failure),
@@ -96,13 +96,12 @@ async fn try_members(
     let mut all = Vec::new();
     for member in &members {
         let found = try_one(member, opened).await.unwrap_or_else(|error| vec![untried(&error)]);
-        all.extend(found.into_iter().map(|finding| {
-            let what = member.named(&finding.what);
-            let what = match members.len() {
-                1 => what,
-                _ => format!("{}: {what}", member.shown()),
-            };
-            Finding { what, ..finding }
+        all.extend(found.into_iter().map(|mut finding| {
+            finding.what = member.named(&finding.what);
+            match members.len() {
+                1 => finding,
+                _ => finding.at(&member.shown()),
+            }
         }));
     }
     Ok(all)
@@ -125,7 +124,7 @@ fn untried(error: &Error) -> Finding {
         false => (Severity::Problem, "no lock can be taken there before that is mended"),
     };
     let what = format!("locks could not be tried: {error}");
-    Finding { severity, what, advice: advice.to_owned() }
+    Finding::new(severity, what, advice)
 }
 
 fn worst(health: &Health) -> Option<Severity> {

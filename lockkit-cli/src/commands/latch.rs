@@ -95,7 +95,7 @@ async fn look(
             let missing = gate.count().await?;
             (gate, missing)
         }
-        Err(Error::CountMismatch { name, in_use, asked }) => {
+        Err(Error::CountMismatch { name, in_use, asked, .. }) => {
             let sentence = format!("the latch {name:?} has a count of {in_use}, not {asked}");
             return Err(ExitError::usage(sentence));
         }

@@ -73,7 +73,7 @@ struct Listed {
 async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<LockState> = Vec::new();
     for (namespace, locks) in managers(args, locks).await? {
-        let some: Vec<_> = locks.list(&args.beginning).try_collect().await?;
+        let some: Vec<_> = locks.admin().list(&args.beginning).try_collect().await?;
         found.extend(some.into_iter().map(|state| (namespace.clone(), state)));
     }
     found.retain(|(_, state)| wanted(args, state));
@@ -89,7 +89,7 @@ async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError>
 async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError> {
     let mut found: Under<RegisterState> = Vec::new();
     for (namespace, locks) in managers(args, locks).await? {
-        let some: Vec<_> = locks.registers(&args.beginning).try_collect().await?;
+        let some: Vec<_> = locks.admin().registers(&args.beginning).try_collect().await?;
         found.extend(some.into_iter().map(|state| (namespace.clone(), state)));
     }
     found.sort_by(|(p, a), (q, b)| (p, &a.name).cmp(&(q, &b.name)));
@@ -121,7 +121,7 @@ async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManage
         return Ok(vec![(String::new(), locks.clone())]);
     }
     let mut managers = Vec::new();
-    let mut namespaces = pin!(locks.namespaces());
+    let mut namespaces = pin!(locks.admin().namespaces());
     while let Some(namespace) = namespaces.try_next().await? {
         let settings = locks.settings().clone().namespace(namespace.as_str());
         let manager = LockManager::with(locks.driver().clone(), settings)?;

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use lockkit::{Entry, Error, MAX_REGISTER_BYTES, Name, Precondition, Token, Version};
+use lockkit::{Error, MAX_REGISTER_BYTES, Name, Precondition, RegisterEntry, Token, Version};
 use serde::Serialize;
 
 use crate::args::BackendArgs;
@@ -55,7 +55,7 @@ pub(crate) async fn get(args: &GetArgs, backend: &BackendArgs) -> Result<u8, Exi
     }
 }
 
-fn view<'a>(name: &'a str, entry: &'a Entry) -> EntryView<'a> {
+fn view<'a>(name: &'a str, entry: &'a RegisterEntry) -> EntryView<'a> {
     let value = std::str::from_utf8(&entry.value).ok();
     let hex = || entry.value.iter().map(|byte| format!("{byte:02x}")).collect();
     let hex = value.is_none().then(hex);
@@ -116,7 +116,7 @@ pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u
 
 /// Says what was expected and not found.
 fn refused(error: Error, expect: Precondition) -> ExitError {
-    let (Error::Conflict { name, maybe_applied: false }, expect) = (&error, expect) else {
+    let (Error::Conflict { name, maybe_applied: false, .. }, expect) = (&error, expect) else {
         return error.into();
     };
     match expect {

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use lockkit::Error;
-use lockkit_server::{Listen, NewToken, Service, Settings, TerraformSettings, Tls, Tokens};
+use lockkit_server::{
+    AccessTokens, Listen, NewToken, Service, ServiceSettings, TerraformSettings, Tls,
+};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -87,8 +89,8 @@ fn certificates(args: &ServeArgs) -> Result<Option<Tls>, Error> {
     Tls::load(certificate, key, args.client_ca.clone()).map(Some)
 }
 
-fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, ExitError> {
-    let mut settings = Settings::new().terraform(terraform(args));
+fn settings(args: &ServeArgs, has_tls: bool) -> Result<ServiceSettings, ExitError> {
+    let mut settings = ServiceSettings::new().terraform(terraform(args));
     for place in args.listen.iter().filter(|place| place.is_remote()) {
         if args.tokens.is_none() || !has_tls {
             return Err(ExitError::usage(format!(
@@ -114,7 +116,7 @@ fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, ExitError> {
         settings = settings.host(host);
     }
     Ok(match &args.tokens {
-        Some(file) => settings.tokens(Tokens::load(file)?),
+        Some(file) => settings.tokens(AccessTokens::load(file)?),
         None => settings,
     })
 }

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use lockkit::capabilities::Fault;
 use lockkit::{Error, LockManager, Settings};
 use lockkit_lab::LabError;
-use lockkit_lab::history::{Judgement, Recorded, draw, judge};
-use lockkit_lab::storm::checkpoint::Verdict;
-use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Stage, Storm};
+use lockkit_lab::history::{HistoryJudgement, Recorded, draw, judge};
+use lockkit_lab::storm::checkpoint::ConsumerResult;
+use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Storm, StormSetup};
 use lockkit_server::{Listen, Service};
 
 use crate::args::BackendArgs;
@@ -84,7 +84,7 @@ fn unwritten(file: &Path, error: std::io::Error) -> ExitError {
 }
 
 /// What happened and what it means, a line each. The last word is "acquitted" or "convicted".
-fn verdict(judgement: &Judgement) -> String {
+fn verdict(judgement: &HistoryJudgement) -> String {
     let counts: Vec<_> = judgement.counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
     let mut said = format!("{}\n", counts.join(", "));
     if let Some((lock, longest)) =
@@ -107,8 +107,8 @@ fn verdict(judgement: &Judgement) -> String {
     said
 }
 
-fn consumed(verdict: &Verdict) -> String {
-    let Verdict { events, stored, unsure, turns, faults, wrong } = verdict;
+fn consumed(verdict: &ConsumerResult) -> String {
+    let ConsumerResult { events, stored, unsure, turns, faults, wrong } = verdict;
     let mut said = format!(
         "{events} events, {stored} checkpoints stored, {unsure} not or perhaps, in {turns} turns, \
          {faults} faults\n"
@@ -138,36 +138,36 @@ async fn stage(
     backend: &BackendArgs,
     seed: u64,
     folder: &Path,
-) -> Result<(Stage, String), ExitError> {
+) -> Result<(StormSetup, String), ExitError> {
     if let Some(url) = &backend.url {
         let chosen = Backend::beside(&BackendArgs::default(), url, "--url")?;
-        return Ok((Stage::calm(url), chosen.shown()));
+        return Ok((StormSetup::calm(url), chosen.shown()));
     }
     if args.service {
-        let stage = Stage::service(&system::this_program()).await;
+        let stage = StormSetup::service(&system::this_program()).await;
         let stage = stage.map_err(|e| ExitError::new(code::OS, e.to_string()))?;
         return Ok((stage, "two servers of a lock service on Redis".to_owned()));
     }
-    let started = |stage: Result<Stage, LabError>| {
+    let started = |stage: Result<StormSetup, LabError>| {
         let stage = stage.map_err(|e| ExitError::new(code::OS, e.to_string()))?;
         let shown = stage.direct.clone();
         Ok((stage, shown))
     };
     match (args.group, args.server, args.quorum) {
-        (Some(members), ..) => started(Stage::group(members.layout()).await),
+        (Some(members), ..) => started(StormSetup::group(members.layout()).await),
         (None, Some(kind), Some(members)) => {
-            started(Stage::quorum(kind, members, seed, args.ttl.max(args.wait_ttl)).await)
+            started(StormSetup::quorum(kind, members, seed, args.ttl.max(args.wait_ttl)).await)
         }
         (None, Some(kind), None) => {
             let mut faults = if args.hot { HOT_FAULTS.to_vec() } else { FAULTS.to_vec() };
             if args.consumers {
                 faults.retain(|fault| *fault != Fault::ServerRestarts);
             }
-            started(Stage::server(kind, &faults).await)
+            started(StormSetup::server(kind, &faults).await)
         }
         (None, None, _) => {
             let url = format!("sqlite:{}", folder.join("locks.db").display());
-            Ok((Stage::calm(&url), url))
+            Ok((StormSetup::calm(&url), url))
         }
     }
 }

@@ -221,7 +221,7 @@ async fn conclude(guard: Taken, ended: hold::Outcome, name: &str) -> Result<Endi
     }
     match released {
         Ok(()) => output::detail(format!("released {name:?}")),
-        Err(Error::Lost { reason }) => return Err(lost(&reason)),
+        Err(Error::Lost { reason, .. }) => return Err(lost(&reason)),
         Err(error) => output::note(format!(
             "warning: the command is done, but {name:?} could not be released ({error}): it is \
              free when its lease ends"

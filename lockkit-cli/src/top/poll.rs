@@ -74,7 +74,8 @@ async fn go_on(
 ) {
     loop {
         let beginning = asked.borrow_and_update().clone();
-        let states: Result<Vec<LockState>, Error> = locks.list(&beginning).try_collect().await;
+        let states: Result<Vec<LockState>, Error> =
+            locks.admin().list(&beginning).try_collect().await;
         if tell.send(Event::Looked(states.map_err(|error| error.to_string()))).is_err() {
             return;
         }
@@ -89,7 +90,7 @@ async fn go_on(
 async fn broken(locks: &LockManager, target: &Target) -> Result<String, String> {
     let Target { space, name, token, force, .. } = target;
     let subject = describe::subject(*space, name);
-    match locks.break_lock(*space, name, *token, *force, Some("lockkit top")).await {
+    match locks.admin().break_lock(*space, name, *token, *force, Some("lockkit top")).await {
         Ok(true) => Ok(match force {
             BreakMode::Forced => format!("broke {subject}, token {token}: it has moved on"),
             _ => format!(

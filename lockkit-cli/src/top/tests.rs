@@ -15,7 +15,7 @@ use super::model::{Effect, Model, Prompt, SortKey, View};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn claim(token: u64, host: &str, held: Option<u64>, queued: u64) -> ClaimState {
-    let who = ClientIdentity { host: host.into(), pid: 7, program: "ada:backup".into() };
+    let who = ClientIdentity::new(host, 7, "ada:backup");
     let mut claim = ClaimState::new(Token::new(token).unwrap(), Mode::Exclusive, who);
     claim.held_for = held.map(Duration::from_secs);
     claim.queued_for = Duration::from_secs(queued);

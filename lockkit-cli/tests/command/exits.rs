@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use lockkit_lab::{Clients, Kind, Server, Tls};
+use lockkit_lab::{Clients, Kind, Server, TestCertificates};
 
 use crate::stage::{Stage, code as code_of, stderr, stdout};
 
@@ -301,8 +301,10 @@ fn manual_and_completions_come_from_the_command_itself() {
 async fn a_failed_tls_connection_says_what_to_do() {
     let stage = Stage::new();
     let server = Server::start(Kind::Redis).await.unwrap();
-    let (open, closed) =
-        (server.addr(), Tls::begin(server.addr(), Clients::WithCertificate).await.unwrap());
+    let (open, closed) = (
+        server.addr(),
+        TestCertificates::begin(server.addr(), Clients::WithCertificate).await.unwrap(),
+    );
     let (authority, stranger) = (closed.authority(), closed.stranger());
     let tls = closed.addr();
     let (cert, key) = closed.client();

@@ -106,11 +106,11 @@ impl MirrorDriver {
             futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
                 .await;
         let (mut old, mut new) = (old.into_iter(), new.into_iter());
-        let gone = || Ok(Renewal::Ended(ClaimEnd::NotFound));
+        let not_found = || Ok(Renewal::Ended(ClaimEnd::NotFound));
         let mut renewals = Vec::with_capacity(claims.len());
         for state in &states {
-            let at_old = old.next().unwrap_or_else(gone);
-            let at_new = in_new(state).map(|under| (under, new.next().unwrap_or_else(gone)));
+            let at_old = old.next().unwrap_or_else(not_found);
+            let at_new = in_new(state).map(|under| (under, new.next().unwrap_or_else(not_found)));
             renewals.push(MirrorRenewal::of(at_old, at_new));
         }
         renewals
@@ -169,10 +169,10 @@ impl MirrorDriver {
     pub(super) async fn advance(
         &self,
         claim: &Arc<Claim>,
-        look: MirrorRenewal,
+        renewal: MirrorRenewal,
         asked: Moment,
     ) -> Renewal {
-        let advanced = match look {
+        let advanced = match renewal {
             MirrorRenewal::Holds(old, new, under) => {
                 match self.grant(claim, (old, new), (asked, under)).await {
                     Ok(None) => return Renewal::Waits { ahead: 0 },

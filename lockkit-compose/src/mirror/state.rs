@@ -112,7 +112,7 @@ pub(super) fn token_of_both(base: u64, old: Token, new: Token) -> Result<Token, 
 }
 
 pub(super) fn lost(why: ClaimEnd) -> Error {
-    Error::Lost { reason: why.into() }
+    Error::lost(why.into())
 }
 
 /// The tag of a claim that came through a mirror.

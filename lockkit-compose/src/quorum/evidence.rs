@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Evidence, Grant, Renewal, Renewed, Servers, locked};
+use lockkit_core::driver::{Evidence, Grant, Renewal, Renewed, ServerHistory, locked};
 use lockkit_core::{Error, Margin};
 
 pub(super) struct Watched {
@@ -18,7 +18,7 @@ pub(super) struct Watched {
 
 #[derive(Default)]
 struct Member {
-    servers: Servers,
+    servers: ServerHistory,
     /// The runs that answer for it.
     runs: Vec<Arc<str>>,
 }
@@ -46,17 +46,17 @@ impl Watched {
         let margin = self.margin;
         let mut member = locked(&self.members[member]);
         let Member { servers, runs } = &mut *member;
-        let told = answers.iter().filter_map(|it| it.as_ref().ok()?.evidence.as_deref());
-        let mut told: Vec<_> = told.collect();
-        told.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        let carried = answers.iter().filter_map(|it| it.as_ref().ok()?.evidence.as_deref());
+        let mut carried: Vec<_> = carried.collect();
+        carried.dedup_by(|a, b| std::ptr::eq(*a, *b));
         let known = runs.as_slice();
-        let heard = told.iter().map(|it| (before(known, it), *it));
-        let judged = servers.hear(heard, sent, received, margin);
-        if !judged.gone().is_empty() {
+        let evidence = carried.iter().map(|it| (before(known, it), *it));
+        let judged = servers.hear(evidence, sent, received, margin);
+        if !judged.ended().is_empty() {
             self.changes.fetch_add(1, Ordering::SeqCst);
         }
-        runs.retain(|run| !judged.gone().contains(run));
-        for it in told {
+        runs.retain(|run| !judged.ended().contains(run));
+        for it in carried {
             if !runs.contains(&it.run) {
                 runs.push(it.run.clone());
             }

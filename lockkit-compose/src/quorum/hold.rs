@@ -8,10 +8,10 @@ use lockkit_core::driver::{Grant, locked};
 use lockkit_core::{BreakRecord, Claim, Token};
 
 pub(super) struct Hold {
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
 }
 
-pub(super) struct State {
+pub(super) struct HoldState {
     /// As the members see it: under an id that no other round used, so that what an earlier round
     /// sent, and what arrives late, touches no later one.
     pub(super) claim: Arc<Claim>,
@@ -27,7 +27,7 @@ pub(super) struct State {
 pub(super) struct AtMember {
     /// It was raised there, and the member was found to have its data: it counts.
     pub(super) counts: bool,
-    /// A request that was not answered may yet put it in line there, until this moment.
+    /// A request that got no answer may yet put it into the queue there, until this moment.
     pub(super) pending_until: Option<Moment>,
 }
 
@@ -55,11 +55,12 @@ pub(super) enum QuorumPhase {
 impl Hold {
     pub(super) fn new(claim: Arc<Claim>, members: usize, until: Moment) -> Self {
         let members = vec![AtMember::default(); members];
-        let state = State { claim, phase: QuorumPhase::Trying { until }, members, broken: None };
+        let state =
+            HoldState { claim, phase: QuorumPhase::Trying { until }, members, broken: None };
         Self { state: Mutex::new(state) }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, HoldState> {
         locked(&self.state)
     }
 
@@ -77,13 +78,13 @@ impl Hold {
     }
 
     /// All members, each with the moment until which a request that was not answered may yet put
-    /// the claim in line there.
+    /// the claim into the queue there.
     pub(super) fn pending(&self) -> Vec<(usize, Option<Moment>)> {
-        self.state().members.iter().map(|seat| seat.pending_until).enumerate().collect()
+        self.state().members.iter().map(|member| member.pending_until).enumerate().collect()
     }
 
     /// Remembers whether the claim counts at this member, unless it is over or another by now.
-    pub(super) fn seat(&self, claim: &Claim, member: usize, counts: bool) {
+    pub(super) fn set_member(&self, claim: &Claim, member: usize, counts: bool) {
         let mut state = self.state();
         if state.claim.id == claim.id {
             state.members[member].counts = counts;

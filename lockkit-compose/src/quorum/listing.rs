@@ -11,7 +11,7 @@ use super::QuorumInner;
 use crate::together::all_namespaces;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::locked;
-use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Cursor, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{Error, Name, Namespace, Space};
 
 /// How many lists are asked of a member at once.
@@ -36,7 +36,7 @@ struct Whole {
 
 impl QuorumInner {
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let after = request.after.as_ref().map(Cursor::place).transpose()?;
+        let after = request.after.as_ref().map(Cursor::decode).transpose()?;
         let known = after.is_some().then(|| self.listing.known(self.clock.now(), request));
         let whole = match known.flatten() {
             Some(whole) => whole,
@@ -44,13 +44,13 @@ impl QuorumInner {
         };
         let limit = request.limit.max(1);
         let from = match after {
-            Some(place) => std::ops::Bound::Excluded(place),
+            Some(at) => std::ops::Bound::Excluded(at),
             None => std::ops::Bound::Unbounded,
         };
         let mut states = whole.states.range((from, std::ops::Bound::Unbounded)).map(|(_, s)| s);
-        let shown: Vec<_> = states.by_ref().take(limit).cloned().collect();
-        let next = states.next().and(shown.last()).map(|last| Cursor::behind(&last.key));
-        Ok(Page { states: shown, next })
+        let page: Vec<_> = states.by_ref().take(limit).cloned().collect();
+        let next = states.next().and(page.last()).map(|last| Cursor::behind(&last.key));
+        Ok(Page { states: page, next })
     }
 
     /// Those that any member of a majority has. A lock in use is kept by a majority, so one of them
@@ -59,13 +59,13 @@ impl QuorumInner {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<ListPage<Namespace>, Error> {
         let reading = (0..self.members.len()).map(|member| {
             self.ask(member, LIMIT, |driver| async move { all_namespaces(&driver).await })
         });
         let answers = self.enough(join_all(reading).await)?;
         let all: BTreeSet<_> = answers.into_iter().flat_map(|(_, some)| some).collect();
-        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+        Ok(ListPage::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     async fn read_whole(&self, request: &ListRequest) -> Result<Arc<Whole>, Error> {
@@ -75,13 +75,13 @@ impl QuorumInner {
         let mut by_name: BTreeMap<ListId, Vec<(usize, LockState)>> = BTreeMap::new();
         for (member, states) in self.enough(lists)? {
             for state in states {
-                let place = (state.key.space, state.key.name.clone());
-                by_name.entry(place).or_default().push((member, state));
+                let at = (state.key.space, state.key.name.clone());
+                by_name.entry(at).or_default().push((member, state));
             }
         }
-        let states = by_name.into_iter().map(|(place, states)| {
+        let states = by_name.into_iter().map(|(at, states)| {
             let key = states[0].1.key.clone();
-            (place, self.merge(key, states))
+            (at, self.merge(key, states))
         });
         let states = states.filter(|(_, state)| !state.is_free()).collect();
         let whole = Arc::new(Whole { read, of: of(request), states });

@@ -89,7 +89,7 @@ async fn connect_at_last(connect: Connect, member: Weak<OnceLock<Arc<dyn LockDri
         let Some(member) = member.upgrade() else { return };
         match answer {
             Ok(Ok(driver)) => {
-                let _ = member.set(driver); // nobody else sets it
+                let _ = member.set(driver); // only this sets it
                 return;
             }
             Ok(Err(error)) => tracing::warn!(%error, failures, "a member is not connected yet"),

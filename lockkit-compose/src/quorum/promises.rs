@@ -18,7 +18,7 @@ impl QuorumInner {
         let mut kept = Promises::of(stated);
         let mut writes: Option<Promise> = None;
         for (member, answer) in join_all(asking).await.into_iter().enumerate() {
-            let said = |why: &str| format!("member {member}: {why}");
+            let of_member = |why: &str| format!("member {member}: {why}");
             let capabilities = &self.members[member].capabilities;
             let now = answer.unwrap_or_else(|error| {
                 let mut unknown = Promises::of(capabilities);
@@ -36,16 +36,19 @@ impl QuorumInner {
                 };
                 let cost =
                     if cost < Guarantee::All { loss.keeps.map(|_| cost) } else { Some(cost) };
-                kept = kept.worse(Promises::from_iter([(loss.fault, cost, said(&loss.why))]));
+                kept = kept.worse(Promises::from_iter([(loss.fault, cost, of_member(&loss.why))]));
             }
             let own = now.all().iter().find(|promise| promise.fault == Fault::WritesLost).cloned();
-            let own = own.map(|it| Promise { why: said(&it.why), ..it });
+            let own = own.map(|mut it| {
+                it.why = of_member(&it.why);
+                it
+            });
             writes = match (writes, own) {
                 (Some(worst), Some(own)) if worst.is_worse(&own) => Some(worst),
                 (worst, own) => own.or(worst),
             };
         }
-        if let Some(Promise { fault, keeps, why }) = writes {
+        if let Some(Promise { fault, keeps, why, .. }) = writes {
             let keeps = match keeps {
                 Some(Guarantee::Nothing | Guarantee::Tokens) => Some(stated.keeps(fault)),
                 None if stated.keeps(fault) >= Guarantee::All => Some(stated.keeps(fault)),

@@ -15,16 +15,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::runs::hash;
-use super::{BACKEND, QuorumInner};
+use super::{BACKEND, NAMESPACE, QuorumInner};
 use lockkit_core::driver::{ClaimId, LockDriver, Patience, ServerRun};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space};
 
-/// Where a member keeps its sign.
-pub(super) const SIGN: &str = "lockkit.quorum";
 /// How long until a step of a watch that failed is taken again.
 const PAUSE: Duration = Duration::from_secs(1);
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
-/// How long the watch claim stays when nobody looks after it. It is never renewed: it is to show for
+/// How long the watch claim stays when no program is left. It is never renewed: it is to show for
 /// how long the member has had its data, also to programs that come much later.
 const WATCHED_FOR: Duration = Duration::from_secs(86_400);
 
@@ -55,7 +53,7 @@ fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
         }
         None => ("quarantine".to_owned(), *b"lockkit.quorum.q"),
     };
-    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new(name)?);
+    let key = Key::new(Namespace::new(NAMESPACE)?, Space::Lock, Name::new(name)?);
     let identity = Arc::new(ClientIdentity::of_this_process());
     let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
         .with_lifetime(Lifetime::Fixed)
@@ -64,16 +62,16 @@ fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
 }
 
 /// A step of a watch that is being taken.
-struct Step(tokio::sync::watch::Sender<usize>);
+struct WatchStep(tokio::sync::watch::Sender<usize>);
 
-impl Step {
+impl WatchStep {
     fn begin(inner: &QuorumInner) -> Self {
         inner.steps.send_modify(|steps| *steps += 1);
         Self(inner.steps.clone())
     }
 }
 
-impl Drop for Step {
+impl Drop for WatchStep {
     fn drop(&mut self) {
         self.0.send_modify(|steps| *steps -= 1);
     }
@@ -153,7 +151,7 @@ impl QuorumInner {
     }
 
     async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
-        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::decode)
+        self.base_of(member, &Namespace::new(NAMESPACE)?, limit).await.map(Sign::decode)
     }
 
     pub(super) async fn base_of(
@@ -167,7 +165,7 @@ impl QuorumInner {
     }
 
     async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
-        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.encode()).await
+        self.raise_base_of(member, &Namespace::new(NAMESPACE)?, sign.encode()).await
     }
 
     pub(super) async fn raise_base_of(
@@ -185,21 +183,21 @@ impl QuorumInner {
 
     /// Watches over a member that came back empty, or perhaps with old data, until it may vote, once at
     /// a time. Ends when this driver is dropped; other programs then go on from where this one was,
-    /// since what is waited for is told by the member.
+    /// since the member says what is waited for.
     fn watch(self: &Arc<Self>, member: usize) {
         if self.members[member].watched.swap(true, Ordering::AcqRel) {
             return;
         }
         tracing::warn!(member, "a member of the quorum may have lost data: quarantined");
-        let mut step = Step::begin(self);
+        let mut step = WatchStep::begin(self);
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 let Some(inner) = weak.upgrade() else { return };
-                let left = inner.watch_once(member).await;
+                let remaining = inner.watch_once(member).await;
                 drop(step);
-                let pause = match left {
-                    Ok(Some(left)) => left.max(LEAST_PAUSE),
+                let pause = match remaining {
+                    Ok(Some(remaining)) => remaining.max(LEAST_PAUSE),
                     Ok(None) => {
                         inner.members[member].watched.store(false, Ordering::Release);
                         return;
@@ -212,7 +210,7 @@ impl QuorumInner {
                 drop(inner);
                 tokio::time::sleep(pause).await;
                 let Some(inner) = weak.upgrade() else { return };
-                step = Step::begin(&inner);
+                step = WatchStep::begin(&inner);
             }
         });
     }
@@ -264,9 +262,9 @@ impl QuorumInner {
     /// not there.
     async fn stood(&self, member: usize, claim: &Claim) -> Result<Option<Duration>, Error> {
         let key = claim.key.clone();
-        let look = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
-        let state = self.ask(member, self.options.member_limit, look).await?;
-        Ok(state.queue.first().and_then(|standing| standing.held_for))
+        let inspect = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
+        let state = self.ask(member, self.options.member_limit, inspect).await?;
+        Ok(state.queue.first().and_then(|claim| claim.held_for))
     }
 
     /// The longest ttl that this program or another member knows of.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{Hold, QuorumPhase};
-use super::round::{Answers, Verdict};
+use super::round::{Answers, RoundResult};
 use super::{BACKEND, QuorumInner};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
@@ -58,17 +58,17 @@ impl QuorumInner {
         let mut rounds = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
             renewals.push(Ok(self.renew_here(index, claim, &mut held)));
-            // Also those for whom nobody waits just now, or whose grant nobody heard, move on.
+            // Also claims that no task waits for just now, or whose grant no task received, move on.
             if let Ok(Renewal::Waits { .. }) = renewals[index]
-                && let Some(told) = self.next_round(claim)
+                && let Some(result) = self.next_round(claim)
             {
-                rounds.push(async move { (index, told.await) });
+                rounds.push(async move { (index, result.await) });
             }
         }
         let rounds = futures_util::future::join_all(rounds);
         let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
-        for (index, told) in rounds {
-            if let Ok(Ok(Verdict::Granted(grant))) = told {
+        for (index, result) in rounds {
+            if let Ok(Ok(RoundResult::Granted(grant))) = result {
                 renewals[index] = Ok(Renewal::Holds(grant));
             }
         }
@@ -77,16 +77,16 @@ impl QuorumInner {
 
     /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
     fn renew_here(&self, index: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
-        let gone = Renewal::Ended(ClaimEnd::NotFound);
+        let not_found = Renewal::Ended(ClaimEnd::NotFound);
         let Some(hold) = self.hold(claim) else {
-            return gone;
+            return not_found;
         };
         let now = self.clock.now();
         let later = now.after(claim.wait_ttl);
         let mut state = hold.state();
         let state = &mut *state;
         match &mut state.phase {
-            QuorumPhase::Waiting { until } if *until <= now => gone,
+            QuorumPhase::Waiting { until } if *until <= now => not_found,
             QuorumPhase::Waiting { until } | QuorumPhase::Trying { until } => {
                 *until = later.max(*until);
                 Renewal::Waits { ahead: 1 }
@@ -96,7 +96,7 @@ impl QuorumInner {
                 let ttl = claim.hold_ttl.min(self.options.max_ttl);
                 if ttl > state.claim.hold_ttl {
                     // Members must hear of the longer ttl before they count again.
-                    state.members.iter_mut().for_each(|seat| seat.counts = false);
+                    state.members.iter_mut().for_each(|member| member.counts = false);
                 }
                 if ttl != state.claim.hold_ttl {
                     let mut other = Claim::clone(&state.claim);
@@ -105,11 +105,11 @@ impl QuorumInner {
                 }
                 let claim = state.claim.clone();
                 held.push(Held { index, hold: hold.clone(), claim, grant, until });
-                gone
+                not_found
             }
             QuorumPhase::Over => match &state.broken {
                 Some((record, _)) => Renewal::Ended(ClaimEnd::Broken(record.clone())),
-                None => gone,
+                None => not_found,
             },
         }
     }
@@ -221,7 +221,7 @@ impl QuorumInner {
             Ok(Renewal::Ended(ClaimEnd::Broken(record))) => MemberAnswer::Broken(record),
             Err(_) => MemberAnswer::Unknown,
             _ => {
-                one.hold.seat(&one.claim, member, false);
+                one.hold.set_member(&one.claim, member, false);
                 let limit = self.limit(one.claim.hold_ttl);
                 if one.hold.token_of(&one.claim).is_none() || self.clock.now() >= one.until {
                     return MemberAnswer::Lost;
@@ -290,7 +290,7 @@ impl QuorumInner {
     async fn at_all<F>(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        verb: impl Fn(Arc<dyn LockDriver>, Arc<Claim>) -> F + Copy + Send + Sync + 'static,
+        ask: impl Fn(Arc<dyn LockDriver>, Arc<Claim>) -> F + Copy + Send + Sync + 'static,
     ) -> Result<Renewal, Error>
     where
         F: Future<Output = Result<Renewal, Error>> + Send + 'static,
@@ -304,7 +304,7 @@ impl QuorumInner {
         let limit = self.limit(one.claim.hold_ttl);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
             let (inner, claim) = (self.clone(), one.claim.clone());
-            async move { inner.ask(member, limit, |driver| verb(driver, claim)).await }
+            async move { inner.ask(member, limit, |driver| ask(driver, claim)).await }
         });
         let mut tally = Tally::default();
         while let Some((member, answer)) = answers.next(self).await {

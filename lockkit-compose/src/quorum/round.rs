@@ -1,5 +1,5 @@
 //! One round for one claim: try all members, raise a majority to the greatest token it gave, check
-//! that time is left; or give everything back. Runs as a task of its own, so that whoever asked
+//! that time is left; or give everything back. Runs as a task of its own, so that a caller
 //! may go away at any moment.
 
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error, Key, Token};
 
 /// What came of a round.
-pub(super) type Outcome = Result<Verdict, Error>;
+pub(super) type Outcome = Result<RoundResult, Error>;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verdict {
+pub(super) enum RoundResult {
     Granted(Grant),
     Busy,
-    /// Too few granted, and perhaps nobody holds: some members granted, or may have refused for a
+    /// Too few granted, and perhaps no claim holds: some members granted, or may have refused for a
     /// claim that this client had released.
     Split,
 }
@@ -43,7 +43,7 @@ struct TryAnswers {
 /// What came of raising.
 #[derive(Default)]
 struct Raised {
-    /// To this token; `None` when nobody granted.
+    /// To this token; `None` when no member granted.
     token: Option<Token>,
     counted: Vec<usize>,
     failed: Option<Error>,
@@ -58,7 +58,7 @@ pub(super) struct Answers<T> {
 }
 
 impl<T: Send + 'static> Answers<T> {
-    /// Asks these members at once, each in a task of its own: an answer that comes when nobody
+    /// Asks these members at once, each in a task of its own: an answer that comes when no task
     /// listens any more has still been acted upon.
     pub(super) fn of<F>(
         inner: &Arc<QuorumInner>,
@@ -73,7 +73,7 @@ impl<T: Send + 'static> Answers<T> {
             let (asking, send) = (ask(member), send.clone());
             tokio::spawn(async move {
                 let answer = asking.await;
-                let _ = send.send((member, answer)); // whoever asked may be gone
+                let _ = send.send((member, answer)); // the caller may be gone
             });
         }
         Self { coming, since: inner.clock.now(), grace: None }
@@ -105,10 +105,10 @@ impl<T: Send + 'static> Answers<T> {
 impl QuorumInner {
     /// Begins a round for a claim that is [`QuorumPhase::Trying`].
     pub(super) fn begin(self: &Arc<Self>, hold: &Arc<Hold>) -> oneshot::Receiver<Outcome> {
-        let (tell, told) = oneshot::channel();
+        let (tell, result) = oneshot::channel();
         let (inner, hold, claim) = (self.clone(), hold.clone(), hold.claim());
         tokio::spawn(async move { inner.round(&hold, &claim, tell).await });
-        told
+        result
     }
 
     async fn round(
@@ -129,10 +129,10 @@ impl QuorumInner {
             _ if granted.len() >= self.majority() => {
                 self.raise_and_grant(hold, claim, since, &granted).await
             }
-            Ok(()) if granted.is_empty() && !releasing => Ok(Verdict::Busy),
-            refused => refused.map(|()| Verdict::Split),
+            Ok(()) if granted.is_empty() && !releasing => Ok(RoundResult::Busy),
+            refused => refused.map(|()| RoundResult::Split),
         };
-        if !matches!(outcome, Ok(Verdict::Granted(_))) {
+        if !matches!(outcome, Ok(RoundResult::Granted(_))) {
             let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
             let (held, others): (Vec<_>, Vec<_>) =
                 hold.pending().into_iter().partition(|(member, _)| is_granted(*member));
@@ -214,7 +214,7 @@ impl QuorumInner {
     ) -> Outcome {
         let raised = self.raise_all(hold, claim, granted).await;
         let Raised { token: Some(token), counted, failed } = raised else {
-            return Ok(Verdict::Busy);
+            return Ok(RoundResult::Busy);
         };
         let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
         let since = by_counted
@@ -233,10 +233,10 @@ impl QuorumInner {
         let grant = Grant { token, ttl, start: LeaseStart::Sent(since), margin };
         let mut state = hold.state();
         if !matches!(state.phase, QuorumPhase::Trying { .. }) {
-            return Ok(Verdict::Busy); // it was given back meanwhile
+            return Ok(RoundResult::Busy); // it was given back meanwhile
         }
         state.phase = QuorumPhase::Held { grant, until };
-        Ok(Verdict::Granted(grant))
+        Ok(RoundResult::Granted(grant))
     }
 
     /// Raises those who granted to the greatest token among them, and waits for a majority.
@@ -318,7 +318,7 @@ impl QuorumInner {
         let (raised, sign, run) =
             tokio::join!(raising, self.check_sign(member, ttl), self.check_run(member, ttl));
         raised.and(sign).and(run)?;
-        hold.seat(claim, member, true);
+        hold.set_member(claim, member, true);
         Ok(())
     }
 

@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::{join_all, try_join_all};
 use sha2::{Digest, Sha256};
 
-use super::quarantine::SIGN;
-use super::{BACKEND, QuorumInner};
+use super::{BACKEND, NAMESPACE, QuorumInner};
 use lockkit_core::driver::{LockDriver, ServerRun};
 use lockkit_core::{Error, Key, Name, Namespace, Space};
 
@@ -23,7 +22,7 @@ use lockkit_core::{Error, Key, Name, Namespace, Space};
 const RUNS: &str = "lockkit.quorum.run";
 const START_BITS: u32 = 35;
 
-/// What is kept of the run of an identity. A base can only grow, so a time stands in front.
+/// What is kept of the run of an identity. A counter can only grow, so a time comes first.
 #[derive(Clone, Copy)]
 struct Admission(u64);
 
@@ -146,7 +145,7 @@ impl QuorumInner {
 
 /// Where a member is asked for its run: beside the sign.
 fn sign_key() -> Result<Key, Error> {
-    Ok(Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new("quarantine")?))
+    Ok(Key::new(Namespace::new(NAMESPACE)?, Space::Lock, Name::new("quarantine")?))
 }
 
 fn namespace_of(run: &ServerRun) -> Result<Namespace, Error> {

@@ -38,13 +38,13 @@ impl QuorumInner {
         let conflicts = |s: &ClaimState| {
             s.holds() && (claim.mode == Mode::Exclusive || s.mode == Mode::Exclusive)
         };
-        let mut seen: HashMap<_, usize> = HashMap::new();
+        let mut counts: HashMap<_, usize> = HashMap::new();
         for (_, state) in states {
             for claim in state.queue.into_iter().filter(conflicts) {
-                *seen.entry(claim.token).or_default() += 1;
+                *counts.entry(claim.token).or_default() += 1;
             }
         }
-        seen.values().max().unwrap_or(&0) + silent >= self.majority()
+        counts.values().max().unwrap_or(&0) + silent >= self.majority()
     }
 
     /// The answers with their members, if they are of a majority.
@@ -77,10 +77,10 @@ impl QuorumInner {
         let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
             for state in state.queue.into_iter().filter(ClaimState::holds) {
-                let seen = MemberClaim { member, state };
-                match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
-                    Some(group) => group.push(seen),
-                    None => groups.push(vec![seen]),
+                let claim = MemberClaim { member, state };
+                match groups.iter_mut().find(|group| group.iter().all(|one| claim.goes_with(one))) {
+                    Some(group) => group.push(claim),
+                    None => groups.push(vec![claim]),
                 }
             }
         }
@@ -92,7 +92,7 @@ impl QuorumInner {
     fn sum(&self, group: Vec<MemberClaim>) -> ClaimState {
         let token = self.token_of(&group);
         // With less than that it is not raised yet, or one before it that is not away yet.
-        let sure = group.into_iter().map(|seen| seen.state).filter(|s| s.token >= token);
+        let sure = group.into_iter().map(|claim| claim.state).filter(|s| s.token >= token);
         let mut group: Vec<_> = sure.collect();
         group.sort_by_key(|state| std::cmp::Reverse(state.expires_in));
         // It holds for as long as a majority keeps it.
@@ -114,7 +114,7 @@ impl QuorumInner {
 
     /// The token of a claim that a majority has: the greatest that a majority has not less than.
     fn token_of(&self, group: &[MemberClaim]) -> Token {
-        let mut tokens: Vec<_> = group.iter().map(|seen| seen.state.token).collect();
+        let mut tokens: Vec<_> = group.iter().map(|claim| claim.state.token).collect();
         tokens.sort_unstable();
         tokens[tokens.len() - self.majority()]
     }
@@ -130,16 +130,16 @@ impl QuorumInner {
         // A member that was repaired may have given it a greater one than the others; but a smaller
         // one may be that of a claim before it.
         let has_token = |group: &Vec<MemberClaim>| {
-            token >= self.token_of(group) && group.iter().any(|seen| seen.state.token == token)
+            token >= self.token_of(group) && group.iter().any(|claim| claim.state.token == token)
         };
         let Some(aim) = self.groups(states).into_iter().find(has_token) else {
             return Ok(false);
         };
         let limit = self.options.member_limit;
-        let breaking = aim.into_iter().map(|seen| {
+        let breaking = aim.into_iter().map(|claim| {
             let (key, record) = (key.clone(), record.clone());
-            self.ask(seen.member, limit, move |driver| async move {
-                driver.break_claim(&key, seen.state.token, mode, &record).await
+            self.ask(claim.member, limit, move |driver| async move {
+                driver.break_claim(&key, claim.state.token, mode, &record).await
             })
         });
         let answers = join_all(breaking).await;
@@ -154,7 +154,7 @@ impl QuorumInner {
         let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
         let bases = self.enough(join_all(asking).await)?;
         let greatest = bases.iter().map(|(_, base)| *base).max().unwrap_or(0);
-        // A member that lost its data has lost this as well, and is told; it is no harm if not.
+        // A member that lost its data has lost this as well, and is asked to break it; it does no harm if it does not.
         let behind = bases.iter().filter(|(_, base)| *base < greatest);
         join_all(behind.map(|(m, _)| self.raise_base_of(*m, namespace, greatest))).await;
         Ok(greatest)
@@ -187,8 +187,7 @@ impl QuorumInner {
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
         for (member, answer) in answers.iter().enumerate() {
-            let own =
-                |f: &Finding| Finding { what: format!("Member {member}: {}", f.what), ..f.clone() };
+            let own = |finding: &Finding| finding.clone().at(&format!("Member {member}"));
             match answer {
                 Ok((health, votes)) => {
                     findings.extend(health.findings.iter().map(own));
@@ -202,11 +201,11 @@ impl QuorumInner {
         let answered = self.enough(answers)?.len();
         let server = format!("quorum: {answered} of {} members answer", self.members.len());
         if self.members.len() & 1 == 0 {
-            findings.push(Finding {
-                severity: Severity::Note,
-                what: "The number of members is even.".to_owned(),
-                advice: "One member fewer survives as many failures.".to_owned(),
-            });
+            findings.push(Finding::new(
+                Severity::Note,
+                "The number of members is even.",
+                "One member fewer survives as many failures.",
+            ));
         }
         Ok(findings.into_iter().fold(Health::well(server), Health::with))
     }
@@ -246,19 +245,18 @@ impl Later for Option<BreakRecord> {
 }
 
 fn quarantined(member: usize) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("Member {member} may have lost data of this quorum and grants nothing for now."),
-        advice: "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
-                 every write that it acknowledges."
-            .to_owned(),
-    }
+    Finding::new(
+        Severity::Warning,
+        format!("Member {member} may have lost data of this quorum and grants nothing for now."),
+        "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
+                 every write that it acknowledges.",
+    )
 }
 
 fn silent(member: usize, error: &Error) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("Member {member} does not answer: {error}"),
-        advice: "Bring it back before another one fails.".to_owned(),
-    }
+    Finding::new(
+        Severity::Warning,
+        format!("Member {member} does not answer: {error}"),
+        "Bring it back before another one fails.",
+    )
 }

@@ -69,7 +69,7 @@ pub(crate) fn claim(mode: Mode) -> Arc<Claim> {
 
 /// A claim that has its id in its note, for [`Flaw::OneId`].
 pub(crate) fn claim_on(key: Key, mode: Mode) -> Arc<Claim> {
-    let identity = Arc::new(ClientIdentity { host: String::new(), pid: 0, program: String::new() });
+    let identity = Arc::new(ClientIdentity::new(String::new(), 0, String::new()));
     let claim = Claim::new(key, mode, TTL, TTL, identity);
     let id = claim.id.to_hex();
     Arc::new(claim.with_note(Some(id.into())))
@@ -241,8 +241,8 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
 
 /// Somebody breaks by force what stands at one member.
 pub(crate) async fn break_all(server: &Server) {
-    let by = ClientIdentity { host: String::new(), pid: 0, program: String::new() };
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let by = ClientIdentity::new(String::new(), 0, String::new());
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let driver = server.driver();
     for standing in driver.inspect(&key()).await.unwrap().queue {
         let (key, force) = (key(), BreakMode::Forced);

@@ -12,7 +12,7 @@ use crate::driver::{Acquire, Acquisition, ClaimId, Patience};
 use crate::{Claim, Key};
 
 /// An operation that was not submitted yet: an acquire or a release, by its result.
-pub(crate) struct Pending<T> {
+pub(crate) struct PendingOperation<T> {
     /// Numbers grow in the order in which operations were asked for.
     pub(super) number: u64,
     pub(super) claim: Arc<Claim>,
@@ -22,19 +22,19 @@ pub(crate) struct Pending<T> {
     pub(super) latest: Option<Moment>,
     /// How many earlier requests with it got no answer.
     pub(super) ambiguous: u32,
-    pub(super) told: oneshot::Sender<SubmitResult<T>>,
+    pub(super) outcome: oneshot::Sender<SubmitResult<T>>,
 }
 
-impl<T> Pending<T> {
+impl<T> PendingOperation<T> {
     /// Says why it is not submitted: only where no earlier request may have carried it out.
     pub(super) fn refuse(self, why: NotSubmitted) {
         if self.ambiguous == 0 {
-            let _ = self.told.send(Err(why));
+            let _ = self.outcome.send(Err(why));
         }
     }
 }
 
-impl Pending<Acquisition> {
+impl PendingOperation<Acquisition> {
     pub(super) fn acquire(&self) -> Acquire {
         Acquire { claim: self.claim.clone(), patience: self.patience }
     }
@@ -53,10 +53,10 @@ pub(crate) struct Queue<T> {
 
 /// The operations of one key, in order.
 struct KeyQueue<T> {
-    operations: BTreeMap<u64, Pending<T>>,
+    operations: BTreeMap<u64, PendingOperation<T>>,
     /// Whether the key is in the order of turns. One whose last operation was withdrawn stays there
     /// until its turn.
-    has_turn: bool,
+    is_scheduled: bool,
 }
 
 impl<T> Default for Queue<T> {
@@ -75,12 +75,12 @@ impl<T> Queue<T> {
     }
 
     /// Adds an operation; one that was taken out before goes back to where it was among those of its key.
-    pub(super) fn insert(&mut self, pending: Pending<T>) {
+    pub(super) fn insert(&mut self, pending: PendingOperation<T>) {
         let key = &pending.claim.key;
         self.len += 1;
         if let Some(queue) = self.keys.get_mut(key) {
-            if !queue.has_turn {
-                queue.has_turn = true;
+            if !queue.is_scheduled {
+                queue.is_scheduled = true;
                 self.turns.push_back(key.clone());
             }
             queue.operations.insert(pending.number, pending);
@@ -89,21 +89,21 @@ impl<T> Queue<T> {
         let key = key.clone();
         self.turns.push_back(key.clone());
         let operations = BTreeMap::from([(pending.number, pending)]);
-        self.keys.insert(key, KeyQueue { operations, has_turn: true });
+        self.keys.insert(key, KeyQueue { operations, is_scheduled: true });
     }
 
-    pub(super) fn remove(&mut self, key: &Key, number: u64) -> Option<Pending<T>> {
+    pub(super) fn remove(&mut self, key: &Key, number: u64) -> Option<PendingOperation<T>> {
         let queue = self.keys.get_mut(key)?;
         let removed = queue.operations.remove(&number)?;
         self.len -= 1;
-        if queue.operations.is_empty() && !queue.has_turn {
+        if queue.operations.is_empty() && !queue.is_scheduled {
             self.keys.remove(key);
         }
         Some(removed)
     }
 
     /// Removes all operations.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Pending<T>> + use<T> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingOperation<T>> + use<T> {
         let keys = std::mem::take(self).keys.into_values();
         keys.flat_map(|queue| queue.operations.into_values())
     }
@@ -114,7 +114,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes the operations of a key that were asked for before this number was given.
-    pub(super) fn take_before(&mut self, key: &Key, number: u64) -> Vec<Pending<T>> {
+    pub(super) fn take_before(&mut self, key: &Key, number: u64) -> Vec<PendingOperation<T>> {
         let numbers = self.keys.get(key).map(|queue| queue.operations.range(..number));
         let numbers: Vec<_> = numbers.into_iter().flatten().map(|(number, _)| *number).collect();
         numbers.into_iter().filter_map(|number| self.remove(key, number)).collect()
@@ -123,7 +123,7 @@ impl<T> Queue<T> {
     /// A key that was blocked takes turns again.
     pub(super) fn unblock(&mut self, key: &Key) {
         if let Some(queue) = self.keys.get_mut(key)
-            && !std::mem::replace(&mut queue.has_turn, true)
+            && !std::mem::replace(&mut queue.is_scheduled, true)
         {
             self.turns.push_back(key.clone());
         }
@@ -133,10 +133,10 @@ impl<T> Queue<T> {
     /// key twice.
     pub(super) fn fill(
         &mut self,
-        batch: &mut Room,
+        batch: &mut BatchCapacity,
         once: bool,
         is_blocked: impl Fn(&Key) -> bool,
-    ) -> Vec<Pending<T>> {
+    ) -> Vec<PendingOperation<T>> {
         let mut taken = Vec::new();
         loop {
             let before = taken.len();
@@ -148,7 +148,7 @@ impl<T> Queue<T> {
                     continue;
                 };
                 if is_blocked(&key) {
-                    queue.has_turn = false;
+                    queue.is_scheduled = false;
                     continue;
                 }
                 match batch.fits(&first.get().claim) {
@@ -176,7 +176,7 @@ impl<T> Queue<T> {
 }
 
 /// What a batch has room for.
-pub(super) struct Room {
+pub(super) struct BatchCapacity {
     limits: BatchLimits,
     operations: usize,
     bytes: usize,
@@ -192,7 +192,7 @@ enum Fits {
     No,
 }
 
-impl Room {
+impl BatchCapacity {
     pub(super) fn new(limits: BatchLimits) -> Self {
         Self { limits, operations: 0, bytes: 0, claims: HashSet::new() }
     }

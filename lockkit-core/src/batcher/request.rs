@@ -6,21 +6,21 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tokio::task::yield_now;
 
-use super::queue::Pending;
-use super::{Batcher, Collecting, NotSubmitted, Operation, State, Submitted};
+use super::queue::PendingOperation;
+use super::{Batcher, BatcherState, Collecting, NotSubmitted, Operation, Submitted};
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Attempted, Batch, BatchError, BatchOutcome, Released};
 use crate::{Claim, Error, Key};
 
 /// A batch that was answered waits at most so many yields of the scheduler for the tasks that come back. With
 /// 64 tasks on Redis and several threads that is 3 to 4 % of the rate, and 6 to 7 % of this process's CPU time.
-const LOOKS: usize = 8;
+const POLLS: usize = 8;
 
 /// The operations of a request.
 #[derive(Default)]
 pub(crate) struct Operations {
-    pub(super) releases: Vec<Pending<Released>>,
-    pub(super) acquires: Vec<Pending<Acquisition>>,
+    pub(super) releases: Vec<PendingOperation<Released>>,
+    pub(super) acquires: Vec<PendingOperation<Acquisition>>,
 }
 
 /// Operations that are submitted together.
@@ -32,29 +32,29 @@ pub(super) struct Request {
     /// Its only operation.
     pub(super) only: Option<u64>,
     /// The key of its only operation, where that may wait at the backend.
-    alone: Option<Key>,
+    separate: Option<Key>,
     is_sent: bool,
     is_over: bool,
 }
 
 impl Request {
-    pub(super) fn new(batcher: &Batcher, state: &mut State, operations: Operations) -> Self {
+    pub(super) fn new(batcher: &Batcher, state: &mut BatcherState, operations: Operations) -> Self {
         let only = match (&operations.releases[..], &operations.acquires[..]) {
             ([one], []) => Some((one.number, &one.claim.key)),
             ([], [one]) => Some((one.number, &one.claim.key)),
             _ => None,
         };
-        let alone = only.filter(|_| batcher.0.limits.waits).map(|(_, key)| key.clone());
+        let separate = only.filter(|_| batcher.0.limits.waits).map(|(_, key)| key.clone());
         let only = only.map(|(number, _)| number);
-        if let Some(key) = &alone {
-            state.alone.entry(key.clone()).or_default().requests += 1;
+        if let Some(key) = &separate {
+            state.separate.entry(key.clone()).or_default().requests += 1;
         }
         Self {
             batcher: batcher.clone(),
             number: state.next(),
             operations,
             only,
-            alone,
+            separate,
             is_sent: false,
             is_over: false,
         }
@@ -102,7 +102,7 @@ impl Request {
                 continue;
             }
             let releases: Vec<_> = part.releases.iter().map(|it| it.claim.clone()).collect();
-            let acquires: Vec<_> = part.acquires.iter().map(Pending::acquire).collect();
+            let acquires: Vec<_> = part.acquires.iter().map(PendingOperation::acquire).collect();
             let batch = Batch { releases: &releases, acquires: &acquires };
             let outcome = match batcher.call_driver(batch).await {
                 Ok(outcome) => outcome,
@@ -140,14 +140,14 @@ impl Request {
     }
 
     /// Neither counts as in flight any more, nor blocks its key.
-    fn finish(&mut self, state: &mut State) {
+    fn finish(&mut self, state: &mut BatcherState) {
         self.is_over = true;
         state.discard(|it| it.request == self.number);
-        let Some(key) = self.alone.take() else { return };
-        let Some(alone) = state.alone.get_mut(&key) else { return };
-        alone.requests -= 1;
-        if alone.requests == 0 {
-            state.alone.remove(&key);
+        let Some(key) = self.separate.take() else { return };
+        let Some(separate) = state.separate.get_mut(&key) else { return };
+        separate.requests -= 1;
+        if separate.requests == 0 {
+            state.separate.remove(&key);
             state.releases.unblock(&key);
             state.acquires.unblock(&key);
         }
@@ -156,7 +156,7 @@ impl Request {
     /// Where its only operation waited at the backend in vain, so did those of its key that were blocked by
     /// it: otherwise each of many would wait as long, one after the other.
     fn take_behind(&self, outcome: &BatchOutcome) -> Option<(Operations, BatchError)> {
-        let key = self.alone.as_ref()?;
+        let key = self.separate.as_ref()?;
         let error = match (&outcome.released[..], &outcome.acquired[..]) {
             ([Err(failed)], []) | ([], [Err(failed)]) if failed.error.is_retryable() => {
                 &failed.error
@@ -164,7 +164,7 @@ impl Request {
             _ => return None,
         };
         let mut state = self.batcher.state();
-        if !state.alone.get(key)?.blocks {
+        if !state.separate.get(key)?.blocks {
             return None;
         }
         let acquires = state.acquires.take_before(key, self.number);
@@ -202,7 +202,7 @@ impl Batcher {
     /// while this one looks: until two looks in a row have seen no new one, more may be about to.
     async fn come_back(&self) {
         let (mut before, mut nothing_new) = (0, 0);
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             yield_now().await;
             let pending = self.state().pending();
             nothing_new = if pending == before { nothing_new + 1 } else { 0 };
@@ -255,9 +255,9 @@ impl Batcher {
             let mut keys: Vec<_> = releases.collect();
             keys.extend(left_out.acquires.into_iter().filter_map(|it| state.put_back(it)));
             for key in keys {
-                let alone = state.alone.entry(key.clone()).or_default();
-                alone.blocks = true;
-                if alone.requests == 0
+                let separate = state.separate.entry(key.clone()).or_default();
+                separate.blocks = true;
+                if separate.requests == 0
                     && let Some(first) = state.take_first(&key)
                 {
                     requests.push(Request::new(self, &mut state, first));
@@ -268,15 +268,15 @@ impl Batcher {
     }
 }
 
-impl State {
+impl BatcherState {
     /// Makes an operation pending again, among those of its key where it was; returns the key. Not where
     /// it is of no use any more.
-    fn put_back<T: Operation>(&mut self, pending: Pending<T>) -> Option<Key> {
+    fn put_back<T: Operation>(&mut self, pending: PendingOperation<T>) -> Option<Key> {
         if self.closed && !T::OUTLIVES_SHUTDOWN {
             pending.refuse(NotSubmitted::Closed);
             return None;
         }
-        let key = (!pending.told.is_closed()).then(|| pending.claim.key.clone())?;
+        let key = (!pending.outcome.is_closed()).then(|| pending.claim.key.clone())?;
         T::queue(self).insert(pending);
         Some(key)
     }
@@ -285,20 +285,20 @@ impl State {
     fn take_first(&mut self, key: &Key) -> Option<Operations> {
         match (self.releases.first_of(key), self.acquires.first_of(key)) {
             (Some(release), acquire) if acquire.is_none_or(|acquire| release < acquire) => {
-                self.releases.remove(key, release).map(Operation::alone)
+                self.releases.remove(key, release).map(Operation::separate)
             }
-            (_, acquire) => self.acquires.remove(key, acquire?).map(Operation::alone),
+            (_, acquire) => self.acquires.remove(key, acquire?).map(Operation::separate),
         }
     }
 }
 
 /// Returns what was left out of a batch.
 fn tell<T>(
-    operations: Vec<Pending<T>>,
+    operations: Vec<PendingOperation<T>>,
     results: Vec<Result<Attempted<T>, BatchError>>,
     sent: Moment,
     is_batch: bool,
-) -> Vec<Pending<T>> {
+) -> Vec<PendingOperation<T>> {
     let mut left_out = Vec::new();
     for (mut pending, result) in operations.into_iter().zip(results) {
         let before = pending.ambiguous;
@@ -311,7 +311,7 @@ fn tell<T>(
             Err(error) => Err(error.after(before)),
             Ok(Attempted { result, ambiguous }) => Ok(Attempted::after(ambiguous + before, result)),
         };
-        let _ = pending.told.send(Ok(Submitted { sent, result }));
+        let _ = pending.outcome.send(Ok(Submitted { sent, result }));
     }
     left_out
 }
@@ -335,8 +335,9 @@ impl Operations {
 
     /// Refuses what is not to be sent any more.
     fn refuse_late(&mut self, now: Moment) {
-        fn refuse_late<T>(pending: &mut Vec<Pending<T>>, now: Moment) {
-            let is_late = |it: &mut Pending<T>| it.latest.is_some_and(|latest| latest <= now);
+        fn refuse_late<T>(pending: &mut Vec<PendingOperation<T>>, now: Moment) {
+            let is_late =
+                |it: &mut PendingOperation<T>| it.latest.is_some_and(|latest| latest <= now);
             let late = pending.extract_if(.., is_late);
             late.for_each(|late| late.refuse(NotSubmitted::TooLate));
         }

@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::queue::Pending;
+use super::queue::PendingOperation;
 use super::{
-    Batcher, Collecting, NotSubmitted, Operation, PATIENCE, SLOW, State, SubmitResult, Submitted,
-    UNCONTENDED,
+    Batcher, BatcherState, Collecting, NotSubmitted, Operation, PATIENCE, SLOW, SubmitResult,
+    Submitted, UNCONTENDED,
 };
 use crate::clock::Moment;
 use crate::driver::{Acquire, Attempted, Batch, BatchError, Patience};
@@ -61,7 +61,7 @@ impl<T: Operation> Submission<T> {
                 request.run_here().await;
             }
         }
-        self.told(&batcher).await
+        self.received(&batcher).await
     }
 
     /// The same, where an operation that was not submitted is an error of its own.
@@ -78,13 +78,13 @@ impl<T: Operation> Submission<T> {
     }
 
     /// Waits for the outcome, and submits what may leave where nothing else does.
-    async fn told(&mut self, batcher: &Batcher) -> SubmitResult<T> {
+    async fn received(&mut self, batcher: &Batcher) -> SubmitResult<T> {
         let Some(queued) = &mut self.queued else { return Err(NotSubmitted::Closed) };
         let mut patience = PATIENCE;
-        let told = loop {
+        let received = loop {
             tokio::select! {
                 biased;
-                told = &mut queued.outcome => break told,
+                received = &mut queued.outcome => break received,
                 () = pause(patience) => {}
             }
             // Thousands may wait for their turn in good order.
@@ -96,7 +96,7 @@ impl<T: Operation> Submission<T> {
         };
         self.queued = None;
         // Without a word when its request was cut short.
-        told.unwrap_or_else(|_| {
+        received.unwrap_or_else(|_| {
             let why = "the request was cut short: its runtime ended, say";
             let error = BatchError::unknown(Error::retryable(batcher.backend(), why));
             Ok(Submitted { sent: batcher.0.clock.now(), result: Err(error) })
@@ -132,7 +132,7 @@ impl<T: Operation> Submission<T> {
     }
 
     /// Adds it to the pending operations; not after a shutdown.
-    pub(super) fn enqueue(&mut self, state: &mut State) {
+    pub(super) fn enqueue(&mut self, state: &mut BatcherState) {
         if state.closed && !T::OUTLIVES_SHUTDOWN {
             return;
         }
@@ -147,12 +147,12 @@ impl<T: Operation> Submission<T> {
         }
     }
 
-    fn pending(&mut self, state: &mut State) -> Pending<T> {
-        let (told, outcome) = oneshot::channel();
+    fn pending(&mut self, state: &mut BatcherState) -> PendingOperation<T> {
+        let (sender, outcome) = oneshot::channel();
         let number = state.next();
         self.queued = Some(Queued { number, outcome });
         let (claim, patience, latest) = (self.claim.clone(), self.patience, self.latest);
-        Pending { number, claim, patience, latest, ambiguous: 0, told }
+        PendingOperation { number, claim, patience, latest, ambiguous: 0, outcome: sender }
     }
 
     /// Takes it back; says whether it never was submitted, and never will be.

@@ -1,4 +1,4 @@
-//! What goes into a line and what comes out: plain data.
+//! Operations on a claim list, and their results: plain data.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::driver::{
 };
 use crate::{BreakRecord, Claim, Error, LossReason, Mode, Result, Token};
 
-/// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
+/// A claim of a queue, with what a driver keeps of it (`W`), such as its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<W = ()> {
+pub struct QueuedClaim<W = ()> {
     /// The secret that renews and releases it.
     pub id: ClaimId,
-    /// Its place in the order: the number that it was given when it came.
-    pub place: u64,
-    /// Its token: the place, unless raised.
+    /// Its sequence number, which it was given when it was queued.
+    pub sequence: u64,
+    /// Its token: the sequence number, unless raised.
     pub token: Token,
     /// The claim's mode, until a downgrade. The limit is that of the time when the claim came.
     pub mode: Mode,
@@ -24,7 +24,7 @@ pub struct Entry<W = ()> {
     pub hold_ttl: Duration,
     /// The claim's, or that of its last renewal.
     pub wait_ttl: Duration,
-    /// Since when it is in line.
+    /// Since when it is in the queue.
     pub queued_at: Moment,
     /// When its owner last asked for it. Later than the `now` of a step where clients read clocks
     /// before they come to their turn.
@@ -39,7 +39,7 @@ pub struct Entry<W = ()> {
     pub with: W,
 }
 
-impl<W> Entry<W> {
+impl<W> QueuedClaim<W> {
     /// Whether it holds.
     pub fn holds(&self) -> bool {
         self.held_since.is_some()
@@ -65,21 +65,21 @@ impl<W> Entry<W> {
 /// # }
 /// use lockkit_core::clock::Moment;
 /// use lockkit_core::driver::{Patience, Released};
-/// use lockkit_core::claim_list::{OperationResult, ClaimList, Tokens, ListOperation};
+/// use lockkit_core::claim_list::{OperationResult, ClaimList, TokenSequence, ListOperation};
 ///
-/// let (mut line, mut tokens) = (ClaimList::<()>::new(), Tokens::above(0));
+/// let (mut list, mut tokens) = (ClaimList::<()>::new(), TokenSequence::above(0));
 /// let now = Moment::from_nanos(0);
 /// let first = claim("nightly", Mode::Exclusive)?;
 /// let second = claim("nightly", Mode::Exclusive)?;
 /// let wait = |claim| ListOperation::Acquire { claim, with: (), patience: Patience::Wait, given: None };
 ///
-/// let applied = line.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
+/// let applied = list.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
 /// assert!(matches!(applied.answer, OperationResult::Holds(_)));
-/// let applied = line.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
+/// let applied = list.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
 /// assert_eq!(applied.answer, OperationResult::Waits(2));
 ///
 /// // The release lets the second begin, and says whom to wake.
-/// let applied = line.apply(&ListOperation::Release(&first), now, &mut tokens).expect("tokens are left");
+/// let applied = list.apply(&ListOperation::Release(&first), now, &mut tokens).expect("tokens are left");
 /// assert_eq!(applied.answer, OperationResult::Released(Released::Removed));
 /// assert!(applied.changes.iter().any(|change| change.id == second.id && change.wakes()));
 /// # Ok(()) }
@@ -141,7 +141,7 @@ impl<'a, W> ListOperation<'a, W> {
 pub enum OperationResult {
     /// The claim holds.
     Holds(Grant),
-    /// The claim waits at this place; [`ClaimList::ahead`](super::ClaimList::ahead) counts the claims before it.
+    /// The claim waits, with this sequence number; [`ClaimList::ahead`](super::ClaimList::ahead) counts the claims before it.
     Waits(u64),
     /// The claim could not hold at once and is not in the list.
     Busy,
@@ -212,7 +212,7 @@ pub struct BrokenClaim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Where it stands.
-    pub place: u64,
+    pub sequence: u64,
     /// Which one.
     pub id: ClaimId,
     /// What happened to it.
@@ -264,13 +264,13 @@ pub enum ApplyError {
     TokensUsedUp,
 }
 
-/// The numbers that places and tokens are taken from.
+/// The sequence numbers and tokens that are given to new claims.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens {
+pub struct TokenSequence {
     next: u64,
 }
 
-impl Tokens {
+impl TokenSequence {
     /// Greater ones than this.
     pub fn above(last: u64) -> Self {
         Self { next: last + 1 }

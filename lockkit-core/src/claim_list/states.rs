@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ClaimList, Entry};
+use super::{ClaimList, QueuedClaim};
 use crate::clock::Moment;
 use crate::state::ClaimState;
 use crate::{ClientIdentity, Mode};
@@ -10,7 +10,7 @@ use crate::{ClientIdentity, Mode};
 impl<W: Clone> ClaimList<W> {
     /// The live claims as they are to be shown: with the mode in force, and whether each holds.
     /// One that would begin to hold at the next step is shown as holding.
-    pub fn live_entries(&self, now: Moment) -> impl Iterator<Item = (&Entry<W>, Mode, bool)> {
+    pub fn live_entries(&self, now: Moment) -> impl Iterator<Item = (&QueuedClaim<W>, Mode, bool)> {
         let mut ahead = 0;
         self.entries.iter().filter(move |e| e.is_live(now)).map(move |entry| {
             // Who holds goes on, also where the limit was lowered.
@@ -31,7 +31,7 @@ impl<W: Clone> ClaimList<W> {
         now: Moment,
         who: impl Fn(&W) -> (ClientIdentity, Option<String>),
     ) -> Vec<ClaimState> {
-        let state = |(entry, mode, holds): (&Entry<W>, Mode, bool)| {
+        let state = |(entry, mode, holds): (&QueuedClaim<W>, Mode, bool)| {
             let (identity, note) = who(&entry.with);
             let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
             let mut state = ClaimState::new(entry.token, mode, identity);

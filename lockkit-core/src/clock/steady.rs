@@ -189,7 +189,7 @@ impl Sum {
             self.version.compare_exchange(from, from + 1, success, failure).is_ok()
         };
         let begins = version.is_multiple_of(2) && exchange(version);
-        fence(Ordering::Release); // whoever reads what is written next finds the version changed
+        fence(Ordering::Release); // a reader of what is written next finds the version changed
         begins
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Holding;
+use super::HeldClaim;
 use crate::clock::{Moment, unix_ms};
 use crate::driver::{ClaimEnd, Renewal};
 use crate::error::in_time;
@@ -15,7 +15,7 @@ use crate::{BreakRecord, Error, LossReason};
 /// How long a release that found nothing waits for the reason.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-impl Holding {
+impl HeldClaim {
     /// Leaves the claim to a lease that ends at `until`, which needs this process no more.
     pub(super) async fn leave_lease(self, until: Moment) -> Result<(), Error> {
         let (record, registry) = (&self.lease.record, &self.core.registry);
@@ -31,16 +31,16 @@ impl Holding {
         // From here to the answer, dropping this future drops `self`, which is still armed.
         match registry.leave_lease(claim, until).await {
             Ok(Renewal::Holds(_)) => {
-                self.armed.store(false, Ordering::Relaxed);
+                self.releases_on_drop.store(false, Ordering::Relaxed);
                 Ok(())
             }
             Ok(Renewal::Waits { .. }) => Ok(()),
             Ok(Renewal::Ended(ClaimEnd::NotFound)) => {
-                self.armed.store(false, Ordering::Relaxed);
+                self.releases_on_drop.store(false, Ordering::Relaxed);
                 Err(Error::Lost { reason: self.missing(given).await })
             }
             Ok(Renewal::Ended(ended)) => {
-                self.armed.store(false, Ordering::Relaxed);
+                self.releases_on_drop.store(false, Ordering::Relaxed);
                 Err(Error::Lost { reason: ended.into() })
             }
             Err(error) => Err(error),
@@ -64,7 +64,7 @@ impl Holding {
             Renewal::Ended(_) => {}
             // An acquire of it that was under way arrived meanwhile.
             _ => {
-                self.armed.store(true, Ordering::Relaxed);
+                self.releases_on_drop.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
         }

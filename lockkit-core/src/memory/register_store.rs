@@ -12,10 +12,10 @@ use super::store::least_name;
 use super::waiting_tasks::WakeUps;
 use crate::clock::Moment;
 use crate::driver::{
-    Attempted, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Version, Write, WriteId,
-    WriteResult,
+    Attempted, FoundRegister, MAX_REGISTER_BYTES, RegisterEntry, RegisterKey, Registers, Version,
+    Write, WriteId, WriteResult,
 };
-use crate::state::{Listed, RegisterRequest, RegisterState};
+use crate::state::{ListPage, RegisterRequest, RegisterState};
 use crate::waiting::watchers::Watchers;
 use crate::{Error, Namespace, Token};
 
@@ -53,38 +53,37 @@ impl RegisterStore {
         }
     }
 
-    pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<Entry> {
+    pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<RegisterEntry> {
         self.expire(now);
         let register = self.registers.get(at)?;
-        Some(Entry {
-            value: register.value.clone()?,
-            version: register.version,
-            token: register.token,
-        })
+        Some(RegisterEntry::new(register.value.clone()?, register.version, register.token))
     }
 
     /// A page of the registers that have a value, in the order of their names.
-    pub(super) fn list(&mut self, request: &RegisterRequest, now: Moment) -> Listed<RegisterState> {
+    pub(super) fn list(
+        &mut self,
+        request: &RegisterRequest,
+        now: Moment,
+    ) -> ListPage<RegisterState> {
         self.expire(now);
         let key = |name| RegisterKey { namespace: request.namespace.clone(), name };
         let from = match (&request.after, least_name(&request.prefix)) {
             (Some(after), _) => Bound::Excluded(key(after.clone())),
             (None, Some(least)) => Bound::Included(key(least)),
-            (None, None) => return Listed::first(1, []),
+            (None, None) => return ListPage::first(1, []),
         };
         let matching = self.registers.range((from, Bound::Unbounded)).take_while(|(at, _)| {
             at.namespace == request.namespace && at.name.as_str().starts_with(&request.prefix)
         });
-        let shown = matching.filter_map(|(at, register)| {
-            Some(RegisterState {
-                name: at.name.clone(),
-                version: register.version,
-                token: register.token,
-                bytes: register.value.as_ref()?.len(),
-                damaged: None,
-            })
+        let states = matching.filter_map(|(at, register)| {
+            Some(RegisterState::new(
+                at.name.clone(),
+                register.version,
+                register.token,
+                register.value.as_ref()?.len(),
+            ))
         });
-        Listed::first(request.limit, shown)
+        ListPage::first(request.limit, states)
     }
 
     /// The namespaces in which a register has a value.
@@ -95,15 +94,15 @@ impl RegisterStore {
     }
 
     /// Whether the value has another version than this, and if not, when it ends.
-    pub(super) fn look(
+    pub(super) fn changed_since(
         &mut self,
         at: &RegisterKey,
-        seen: Option<Version>,
+        known: Option<Version>,
         now: Moment,
     ) -> (bool, Option<Moment>) {
         self.expire(now);
         let register = self.registers.get(at).filter(|r| r.value.is_some());
-        let differs = register.map(|r| r.version) != seen;
+        let differs = register.map(|r| r.version) != known;
         (differs, register.and_then(|r| r.due))
     }
 
@@ -122,7 +121,7 @@ impl RegisterStore {
         self.expire(now);
         let old = self.registers.get(at);
         let highest = old.and_then(|old| old.token);
-        let found = Found {
+        let found = FoundRegister {
             version: old.map(|old| old.version),
             present: old.is_some_and(|old| old.value.is_some()),
             token: highest,
@@ -187,7 +186,7 @@ fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
 
 #[async_trait]
 impl Registers for MemoryDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         self.shared.registers.apply(|registers, now, _| registers.load(at, now))
     }
 
@@ -209,21 +208,21 @@ impl Registers for MemoryDriver {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         let watching = self.shared.registers.watchers.watch(at.clone());
         loop {
-            let (seen, end) = self.shared.registers.apply(|registers, now, _| {
-                let (differs, end) = registers.look(at, after, now);
+            let (known, end) = self.shared.registers.apply(|registers, now, _| {
+                let (differs, end) = registers.changed_since(at, after, now);
                 (differs.then(|| registers.load(at, now)), end)
             })?;
-            if let Some(entry) = seen {
+            if let Some(entry) = known {
                 return Ok(entry);
             }
             self.shared.registers.wait(&watching.wake, end).await;
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         self.shared.registers.apply(|registers, now, _| registers.list(request, now))
     }
 }

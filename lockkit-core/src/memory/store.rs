@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::waiting_tasks::{WaitingTasks, WakeUps};
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
-use crate::claim_list::{ChangeKind, ClaimList, ListOperation, OperationResult, Tokens};
+use crate::claim_list::{ChangeKind, ClaimList, ListOperation, OperationResult, TokenSequence};
 use crate::clock::Moment;
 use crate::driver::{
     Acquisition, BreakMode, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
@@ -28,14 +28,14 @@ const SWEEP_EVERY: u32 = 32;
 
 /// A list in use, who waits for it, and how a claim of it was broken last.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct QueueState {
     pub(super) queue: ClaimList<Arc<Claim>>,
     waiting: WaitingTasks,
     pub(super) last_break: Option<(Arc<BreakRecord>, Moment)>,
 }
 
 /// What a waiting claim is to do.
-pub(super) enum Turn {
+pub(super) enum WaitState {
     Holds(Grant),
     /// Waits for its task, and until then if it keeps the time.
     Waits(Option<Moment>),
@@ -43,11 +43,11 @@ pub(super) enum Turn {
 
 #[derive(Debug)]
 pub(super) struct QueueStore {
-    pub(super) by_key: BTreeMap<Key, Box<List>>,
+    pub(super) by_key: BTreeMap<Key, Box<QueueState>>,
     /// All lists take their tokens from here, so that nothing has to be remembered of a list that
     /// is gone.
-    tokens: Tokens,
-    /// Why claims that are in line no more, or not for long, were broken.
+    tokens: TokenSequence,
+    /// Why claims that are no longer in a queue, or not for long, were broken.
     broken: ExpiringMap<ClaimId, (Key, Arc<BreakRecord>)>,
     /// The last breaks of lists that are not in use.
     pub(super) last_breaks: ExpiringMap<Key, (Arc<BreakRecord>, Moment)>,
@@ -63,7 +63,7 @@ impl QueueStore {
     pub(super) fn new(watchers: &Arc<Watchers<Key>>) -> Self {
         Self {
             by_key: BTreeMap::new(),
-            tokens: Tokens::above(0),
+            tokens: TokenSequence::above(0),
             broken: ExpiringMap::new(),
             last_breaks: ExpiringMap::new(),
             limits: HashMap::new(),
@@ -95,7 +95,7 @@ impl QueueStore {
         let acquired =
             answer.acquisition(claim, ahead, || Ok::<_, Error>(self.why_broken(claim)))?;
         if acquired != Acquisition::Busy {
-            // It is in line, so why it once ended is over and done.
+            // It is in the queue, so why it once ended no longer matters.
             self.broken.take(&claim.id);
         }
         Ok(acquired)
@@ -110,9 +110,9 @@ impl QueueStore {
         wake_ups: &mut WakeUps,
     ) -> Result<OperationResult, Error> {
         self.sweep(now, wake_ups)?;
-        let mut line = ClaimList::new();
-        let answer = line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?.answer;
-        if line.is_empty() {
+        let mut list = ClaimList::new();
+        let answer = list.apply(step, now, &mut self.tokens).map_err(|_| used_up())?.answer;
+        if list.is_empty() {
             return Ok(answer); // more permits than the limit that it was given
         }
         let last = self.last_breaks.take(key).map(|(last, _)| last);
@@ -120,14 +120,14 @@ impl QueueStore {
         wake_ups.extend(self.watchers.of(key));
         self.by_key.insert(
             key.clone(),
-            Box::new(List { queue: line, waiting: WaitingTasks::new(), last_break }),
+            Box::new(QueueState { queue: list, waiting: WaitingTasks::new(), last_break }),
         );
         Ok(answer)
     }
 
     fn ahead(&self, key: &Key, answer: &OperationResult) -> u32 {
         match (answer, self.by_key.get(key)) {
-            (OperationResult::Waits(place), Some(list)) => list.queue.ahead(*place),
+            (OperationResult::Waits(sequence), Some(list)) => list.queue.ahead(*sequence),
             _ => 0,
         }
     }
@@ -170,7 +170,7 @@ impl QueueStore {
         Ok(limit)
     }
 
-    /// Does a step to a claim if it is in line; says how it ended if it is not.
+    /// Applies an operation to a claim that is in its queue; says how it ended if it is not.
     pub(super) fn on_claim(
         &mut self,
         claim: &Claim,
@@ -217,23 +217,23 @@ impl QueueStore {
         task: &Arc<Notify>,
         now: Moment,
         wake_ups: &mut WakeUps,
-    ) -> Result<Turn, Error> {
+    ) -> Result<WaitState, Error> {
         self.step(&claim.key, &ListOperation::Advance, now, wake_ups)?;
         let list = self.by_key.get_mut(&claim.key);
         let found = list.and_then(|list| {
-            let place = list.queue.find(&claim.id)?;
-            Some((list.queue.get(place)?.clone(), list))
+            let sequence = list.queue.find(&claim.id)?;
+            Some((list.queue.get(sequence)?.clone(), list))
         });
         match found {
             Some((entry, _)) if entry.broken => Err(self.lost(claim)),
-            Some((entry, _)) if entry.holds() => Ok(Turn::Holds(Grant {
+            Some((entry, _)) if entry.holds() => Ok(WaitState::Holds(Grant {
                 token: entry.token,
                 ttl: entry.hold_ttl,
                 start: LeaseStart::LastAnswered,
                 margin: Duration::ZERO,
             })),
             Some((entry, list)) => {
-                Ok(Turn::Waits(list.waiting.add(entry.place, task, list.queue.first_end())))
+                Ok(WaitState::Waits(list.waiting.add(entry.sequence, task, list.queue.first_end())))
             }
             None => Err(self.lost(claim)),
         }
@@ -249,8 +249,8 @@ impl QueueStore {
         let Some(list) = self.by_key.get_mut(&claim.key) else {
             return;
         };
-        if let Some(place) = list.queue.find(&claim.id) {
-            list.waiting.remove(place, task);
+        if let Some(sequence) = list.queue.find(&claim.id) {
+            list.waiting.remove(sequence, task);
         }
         list.waiting.arm_timer(list.queue.first_end(), wake_ups);
     }
@@ -259,15 +259,15 @@ impl QueueStore {
         self.bases.get(namespace).copied().unwrap_or(0)
     }
 
-    pub(super) fn raise_base(&mut self, namespace: &Namespace, base: u64) {
+    pub(super) fn raise_counter(&mut self, namespace: &Namespace, base: u64) {
         if base > self.base(namespace) {
             self.bases.insert(namespace.clone(), base);
         }
     }
 
-    /// Does a step to a list: ended claims go first; afterwards somebody keeps the time, who watches
-    /// is told, and a list without claims is gone. `None` when there is no live claim to do
-    /// anything about.
+    /// Applies an operation to a queue: ended claims are removed first; afterwards a task keeps the time,
+    /// watchers are notified, and a queue without claims is removed. `None` when the queue has no live
+    /// claim.
     fn step(
         &mut self,
         key: &Key,
@@ -288,7 +288,7 @@ impl QueueStore {
             for change in &applied.changes {
                 changed |= change.kind != ChangeKind::Renewed;
                 if change.wakes() {
-                    list.waiting.wake(change.place, wake_ups);
+                    list.waiting.wake(change.sequence, wake_ups);
                 }
             }
             if list.queue.is_empty()
@@ -423,7 +423,7 @@ impl QueueStore {
     /// A page in the order of space and name.
     pub(super) fn list(&self, request: &ListRequest, now: Moment) -> Result<Page, Error> {
         let limit = request.limit.max(1);
-        let after = request.after.as_ref().map(Cursor::place).transpose()?;
+        let after = request.after.as_ref().map(Cursor::decode).transpose()?;
         let mut states: Vec<LockState> = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_some_and(|only| only != space)
@@ -459,7 +459,7 @@ impl QueueStore {
 
     /// The namespaces in which a list is in use.
     pub(super) fn namespaces(&self, now: Moment) -> BTreeSet<Namespace> {
-        let live = |list: &List| list.queue.entries().any(|e| e.is_live(now));
+        let live = |list: &QueueState| list.queue.entries().any(|e| e.is_live(now));
         let in_use = self.by_key.iter().filter(|(_, list)| live(list));
         in_use.map(|(key, _)| key.namespace.clone()).collect()
     }
@@ -479,15 +479,15 @@ mod tests {
     #[test]
     fn what_is_kept_again_is_kept_until_the_later_end() {
         let at = Moment::from_nanos;
-        let mut fading = ExpiringMap::new();
-        fading.keep("a", 1, at(10));
-        fading.keep("b", 2, at(20));
-        fading.keep("a", 3, at(30));
-        fading.forget(at(10));
-        assert_eq!(fading.get(&"a"), Some(&3));
-        fading.forget(at(20));
-        assert_eq!(fading.get(&"b"), None);
-        assert_eq!(fading.take(&"a"), Some((3, at(30))));
-        assert!(fading.items.is_empty() && fading.ends.is_empty());
+        let mut expiring = ExpiringMap::new();
+        expiring.keep("a", 1, at(10));
+        expiring.keep("b", 2, at(20));
+        expiring.keep("a", 3, at(30));
+        expiring.forget(at(10));
+        assert_eq!(expiring.get(&"a"), Some(&3));
+        expiring.forget(at(20));
+        assert_eq!(expiring.get(&"b"), None);
+        assert_eq!(expiring.take(&"a"), Some((3, at(30))));
+        assert!(expiring.items.is_empty() && expiring.ends.is_empty());
     }
 }

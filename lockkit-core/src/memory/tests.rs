@@ -64,12 +64,7 @@ async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
     else {
         panic!("it is free")
     };
-    let record = BreakRecord {
-        by: ClientIdentity::of_this_process(),
-        at_unix_ms: 0,
-        reason: None,
-        forced: true,
-    };
+    let record = BreakRecord::from_parts(ClientIdentity::of_this_process(), 0, None, true);
     driver.break_claim(&broken.key, grant.token, BreakMode::Forced, &record).await.unwrap();
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let store = Write {

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 /// Whom to wake once the store is unlocked.
 pub(super) type WakeUps = Vec<Arc<Notify>>;
 
-/// Of the waiting claims those that somebody waits for, by their places. The first of them keeps
+/// Of the waiting claims those that a task waits for, by their sequence numbers. The first of them keeps
 /// the time: it looks when the next lease ends.
 #[derive(Debug)]
 pub(super) struct WaitingTasks {
@@ -28,32 +28,32 @@ impl WaitingTasks {
     /// Hangs up a task; says until when its owner sleeps at most, if it keeps the time.
     pub(super) fn add(
         &mut self,
-        place: u64,
+        sequence: u64,
         task: &Arc<Notify>,
         first_end: Option<Moment>,
     ) -> Option<Moment> {
-        self.by_place.insert(place, task.clone());
-        if self.by_place.first_key_value().is_some_and(|(first, _)| *first != place) {
+        self.by_place.insert(sequence, task.clone());
+        if self.by_place.first_key_value().is_some_and(|(first, _)| *first != sequence) {
             return None;
         }
-        self.timekeeper = place;
+        self.timekeeper = sequence;
         self.wakes_at = first_end?;
         first_end
     }
 
     /// Its owner waits no more.
-    pub(super) fn remove(&mut self, place: u64, task: &Arc<Notify>) {
-        if self.by_place.get(&place).is_some_and(|b| Arc::ptr_eq(b, task)) {
-            self.by_place.remove(&place);
+    pub(super) fn remove(&mut self, sequence: u64, task: &Arc<Notify>) {
+        if self.by_place.get(&sequence).is_some_and(|b| Arc::ptr_eq(b, task)) {
+            self.by_place.remove(&sequence);
         }
     }
 
     /// Wakes the owner of a claim for which something changed.
-    pub(super) fn wake(&mut self, place: u64, wake_ups: &mut WakeUps) {
-        wake_ups.extend(self.by_place.remove(&place));
+    pub(super) fn wake(&mut self, sequence: u64, wake_ups: &mut WakeUps) {
+        wake_ups.extend(self.by_place.remove(&sequence));
     }
 
-    /// Sees to it that somebody keeps the time. Every verb ends so.
+    /// Makes sure that a task keeps the time. Every operation ends so.
     pub(super) fn arm_timer(&mut self, first_end: Option<Moment>, wake_ups: &mut WakeUps) {
         if let (Some((first, task)), Some(earliest)) = (self.by_place.first_key_value(), first_end)
             && (*first != self.timekeeper || earliest < self.wakes_at)

@@ -9,7 +9,7 @@ use crate::queue::{admits, conflict, holders};
 pub const EXACT_ATTEMPTS: usize = 16;
 
 /// A claim of a list, as a server showed it.
-pub trait Member {
+pub trait QueueMember {
     /// How it counts.
     fn mode(&self) -> Mode;
     /// Lets it count as this.
@@ -75,7 +75,7 @@ impl<C> Default for Queue<C> {
 
 /// What the rule says about a claim.
 #[derive(Debug)]
-pub enum Verdict<'a, C> {
+pub enum RuleResult<'a, C> {
     /// It holds.
     Holds,
     /// It waits.
@@ -115,7 +115,7 @@ pub struct Resizing {
     pub rests_on: usize,
 }
 
-impl<C: Member> Queue<C> {
+impl<C: QueueMember> Queue<C> {
     /// A list of these claims, in order, with the limit that it was given, if it was. Of its front
     /// so many claims were not shown.
     pub fn new(mut members: Vec<C>, given: Option<GivenLimit>, hidden: usize) -> Self {
@@ -140,56 +140,56 @@ impl<C: Member> Queue<C> {
         self.limit_before(self.members.len())
     }
 
-    fn limit_before(&self, place: usize) -> Option<u32> {
-        let in_use = || self.members[..place].iter().find_map(|member| member.mode().limit());
+    fn limit_before(&self, position: usize) -> Option<u32> {
+        let in_use = || self.members[..position].iter().find_map(|member| member.mode().limit());
         self.given.map(|given| given.limit).or_else(in_use)
     }
 
     /// How many claims are ahead of this place, those that were not shown among them.
-    pub fn ahead(&self, place: usize) -> u32 {
-        u32::try_from(place + self.hidden).unwrap_or(u32::MAX)
+    pub fn ahead(&self, position: usize) -> u32 {
+        u32::try_from(position + self.hidden).unwrap_or(u32::MAX)
     }
 
     /// The verdict on the claim at this place of [`members`](Self::members), which has this token.
-    pub fn verdict(&self, place: usize, token: u64) -> Verdict<'_, C> {
+    pub fn rule_for(&self, position: usize, token: u64) -> RuleResult<'_, C> {
         match self.given {
-            Some(given) if token <= given.until => Verdict::Holds,
-            _ => self.verdict_before(place, self.members[place].mode()),
+            Some(given) if token <= given.until => RuleResult::Holds,
+            _ => self.rule_before(position, self.members[position].mode()),
         }
     }
 
     /// The verdict on a claim that would come now.
-    pub fn verdict_at_end(&self, mode: Mode) -> Verdict<'_, C> {
-        self.verdict_before(self.members.len(), mode)
+    pub fn rule_at_end(&self, mode: Mode) -> RuleResult<'_, C> {
+        self.rule_before(self.members.len(), mode)
     }
 
-    fn verdict_before(&self, place: usize, mode: Mode) -> Verdict<'_, C> {
-        if let (Some(asked), Some(limit)) = (mode.limit(), self.limit_before(place))
+    fn rule_before(&self, position: usize, mode: Mode) -> RuleResult<'_, C> {
+        if let (Some(asked), Some(limit)) = (mode.limit(), self.limit_before(position))
             && asked != limit
         {
-            return Verdict::OtherLimit(limit);
+            return RuleResult::OtherLimit(limit);
         }
-        let ahead = &self.members[..place];
+        let ahead = &self.members[..position];
         let weight = ahead.iter().map(|member| u64::from(member.mode().weight())).sum();
         if self.hidden == 0 && admits(weight, mode) {
-            return Verdict::Holds;
+            return RuleResult::Holds;
         }
         let in_pairs = mode.limit().is_none();
         let mut conflicting =
             ahead.iter().rev().filter(|member| in_pairs && conflict(member.mode(), mode));
         let blocker = conflicting.next();
         let sole = self.hidden == 0 && blocker.is_some() && conflicting.next().is_none();
-        Verdict::Waits(Ahead { count: self.ahead(place), blocker, sole })
+        RuleResult::Waits(Ahead { count: self.ahead(position), blocker, sole })
     }
 
     /// How many claims hold, given the tokens of all in order. They are the first ones.
     pub fn holders(&self, tokens: impl IntoIterator<Item = u64>) -> usize {
         let by_the_sum = match self.hidden {
-            0 => holders(self.members.iter().map(Member::mode)),
+            0 => holders(self.members.iter().map(QueueMember::mode)),
             _ => 0,
         };
         let holds_on = |token: u64| self.given.is_some_and(|given| token <= given.until);
-        let holds = |(place, token): &(usize, u64)| *place < by_the_sum || holds_on(*token);
+        let holds = |(position, token): &(usize, u64)| *position < by_the_sum || holds_on(*token);
         tokens.into_iter().enumerate().take_while(holds).count()
     }
 
@@ -216,7 +216,7 @@ impl<C: Member> Queue<C> {
         let holders = self.holders(tokens.iter().copied());
         let last = tokens[..holders].last().copied().unwrap_or(0);
         let given = GivenLimit { limit, until: until.max(last) };
-        // Where nobody waits it does not matter who leaves; otherwise that of any holder does, and
+        // Without waiters it does not matter which claim leaves; otherwise that of any holder does, and
         // that of the first that waits, which is in the way of others.
         let rests_on = if holders < tokens.len() { holders + 1 } else { 0 };
         Resizing { given, rests_on }
@@ -228,11 +228,11 @@ impl<C: Member> Queue<C> {
     }
 
     /// Notes what became of a claim that is still there.
-    pub fn update(&mut self, place: usize, mut member: C) {
+    pub fn update(&mut self, position: usize, mut member: C) {
         if let Some(given) = self.given {
             member.count_as(given.counted(member.mode()));
         }
-        self.members[place] = member;
+        self.members[position] = member;
     }
 }
 
@@ -240,7 +240,7 @@ impl<C: Member> Queue<C> {
 mod tests {
     use super::*;
 
-    impl Member for Mode {
+    impl QueueMember for Mode {
         fn mode(&self) -> Mode {
             *self
         }
@@ -269,7 +269,7 @@ mod tests {
         // Claims with an identity, to tell them apart.
         #[derive(Debug)]
         struct One(usize, Mode);
-        impl Member for One {
+        impl QueueMember for One {
             fn mode(&self) -> Mode {
                 self.1
             }
@@ -277,35 +277,36 @@ mod tests {
                 self.1 = mode;
             }
         }
-        let line = || [S, X, S, X].into_iter().enumerate().map(|(n, mode)| One(n, mode)).collect();
-        let queue = Queue::new(line(), None, 0);
-        assert!(matches!(queue.verdict(0, 11), Verdict::Holds));
-        for (place, blocker, sole) in [(1, 0, true), (2, 1, true), (3, 2, false)] {
-            let Verdict::Waits(ahead) = queue.verdict(place, 11) else {
-                panic!("{place} holds");
+        let claims =
+            || [S, X, S, X].into_iter().enumerate().map(|(n, mode)| One(n, mode)).collect();
+        let queue = Queue::new(claims(), None, 0);
+        assert!(matches!(queue.rule_for(0, 11), RuleResult::Holds));
+        for (position, blocker, sole) in [(1, 0, true), (2, 1, true), (3, 2, false)] {
+            let RuleResult::Waits(ahead) = queue.rule_for(position, 11) else {
+                panic!("{position} holds");
             };
             let blocked_by = ahead.blocker.map(|one| one.0);
             assert_eq!((blocked_by, ahead.sole), (Some(blocker), sole));
-            assert_eq!(ahead.count as usize, place);
+            assert_eq!(ahead.count as usize, position);
         }
-        // Of a list whose front was not shown nobody holds, and nobody knows what else is ahead.
-        let queue = Queue::new(line(), None, 5);
-        let Verdict::Waits(ahead) = queue.verdict(0, 11) else { panic!("it holds") };
+        // Of a queue whose front was not read no claim holds, and what else is ahead is unknown.
+        let queue = Queue::new(claims(), None, 5);
+        let RuleResult::Waits(ahead) = queue.rule_for(0, 11) else { panic!("it holds") };
         assert_eq!((ahead.count, ahead.sole, queue.holders(11..15)), (5, false, 0));
-        let Verdict::Waits(ahead) = queue.verdict(1, 12) else { panic!("it holds") };
+        let RuleResult::Waits(ahead) = queue.rule_for(1, 12) else { panic!("it holds") };
         assert_eq!((ahead.count, ahead.sole), (6, false));
     }
 
     #[test]
     fn permits_add_up_and_another_limit_is_told() {
         let queue = Queue::new(permits(&[2, 2], 3), None, 0);
-        let Verdict::Waits(ahead) = queue.verdict(1, 12) else { panic!("it holds") };
+        let RuleResult::Waits(ahead) = queue.rule_for(1, 12) else { panic!("it holds") };
         assert!(ahead.blocker.is_none() && !ahead.sole);
         let other = Mode::Permits { permits: 1, limit: 4 };
-        assert!(matches!(queue.verdict_at_end(other), Verdict::OtherLimit(3)));
+        assert!(matches!(queue.rule_at_end(other), RuleResult::OtherLimit(3)));
         assert!(matches!(
-            given(&[], 4, 0).verdict_at_end(permits(&[1], 9)[0]),
-            Verdict::OtherLimit(4)
+            given(&[], 4, 0).rule_at_end(permits(&[1], 9)[0]),
+            RuleResult::OtherLimit(4)
         ));
     }
 
@@ -321,7 +322,8 @@ mod tests {
         ];
         for (of, limit, until, expected) in cases {
             let queue = given(of, limit, until);
-            let holds = |(place, token)| matches!(queue.verdict(place, token), Verdict::Holds);
+            let holds =
+                |(position, token)| matches!(queue.rule_for(position, token), RuleResult::Holds);
             let held: Vec<_> = tokens(&queue).into_iter().enumerate().map(holds).collect();
             assert_eq!(held, expected, "{of:?} of {limit}");
             let holders = expected.iter().filter(|holds| **holds).count();

@@ -53,8 +53,8 @@ fn permits_of(mode: Mode) -> u64 {
 }
 
 /// Which claims of a list hold, each judged by the textbook.
-fn textbook(line: &[Mode]) -> Vec<bool> {
-    (0..line.len()).map(|at| textbook_holds(&line[..at], line[at])).collect()
+fn textbook(queue: &[Mode]) -> Vec<bool> {
+    (0..queue.len()).map(|at| textbook_holds(&queue[..at], queue[at])).collect()
 }
 
 /// Whether these may hold together, by the textbook.
@@ -66,48 +66,49 @@ fn compatible(together: &[Mode]) -> bool {
 }
 
 /// What is true of every list.
-fn check_list(line: &[Mode]) {
-    let held = holders(line.iter().copied());
-    let judged = textbook(line);
-    let prefix: Vec<bool> = (0..line.len()).map(|at| at < held).collect();
-    assert_eq!(judged, prefix, "the sum says what the words say: {line:?}");
-    assert!(compatible(&line[..held]), "holders may be together: {line:?}");
-    assert!(line.is_empty() || held > 0, "the head holds: {line:?}");
-    for (at, a) in line[..held].iter().enumerate() {
-        for b in &line[..at] {
-            assert!(!conflict(*a, *b), "no two holders conflict: {line:?}");
+fn check_list(queue: &[Mode]) {
+    let held = holders(queue.iter().copied());
+    let judged = textbook(queue);
+    let prefix: Vec<bool> = (0..queue.len()).map(|at| at < held).collect();
+    assert_eq!(judged, prefix, "the sum says what the words say: {queue:?}");
+    assert!(compatible(&queue[..held]), "holders may be together: {queue:?}");
+    assert!(queue.is_empty() || held > 0, "the head holds: {queue:?}");
+    for (at, a) in queue[..held].iter().enumerate() {
+        for b in &queue[..at] {
+            assert!(!conflict(*a, *b), "no two holders conflict: {queue:?}");
         }
     }
 }
 
-/// Lets claims leave in every order; nobody who holds stops holding by it.
-fn check_every_order_of_leaving(line: &[(usize, Mode)]) {
-    let modes = |line: &[(usize, Mode)]| line.iter().map(|(_, m)| *m).collect::<Vec<_>>();
-    check_list(&modes(line));
-    let held = holders(modes(line));
-    for leaver in 0..line.len() {
-        let mut left = line.to_vec();
-        left.remove(leaver);
-        let now_held = holders(modes(&left));
-        for (id, _) in line[..held].iter().filter(|(id, _)| *id != line[leaver].0) {
-            let still = left[..now_held].iter().any(|(other, _)| other == id);
-            assert!(still, "{id} of {line:?} stopped holding as {leaver} left");
+/// Lets claims leave in every order; no holder stops holding by it.
+fn check_every_order_of_leaving(queue: &[(usize, Mode)]) {
+    let modes = |queue: &[(usize, Mode)]| queue.iter().map(|(_, m)| *m).collect::<Vec<_>>();
+    check_list(&modes(queue));
+    let held = holders(modes(queue));
+    for leaver in 0..queue.len() {
+        let mut remaining = queue.to_vec();
+        remaining.remove(leaver);
+        let now_held = holders(modes(&remaining));
+        for (id, _) in queue[..held].iter().filter(|(id, _)| *id != queue[leaver].0) {
+            let still = remaining[..now_held].iter().any(|(other, _)| other == id);
+            assert!(still, "{id} of {queue:?} stopped holding as {leaver} left");
         }
-        check_every_order_of_leaving(&left);
+        check_every_order_of_leaving(&remaining);
     }
 }
 
 #[test]
 fn in_every_short_list_with_any_claims_dead_the_rule_holds_in_every_order_of_leaving() {
     for modes in families() {
-        for line in lists(&modes, MOST_CLAIMS) {
-            for live in 0..1_u32 << line.len() {
+        for queue in lists(&modes, MOST_CLAIMS) {
+            for live in 0..1_u32 << queue.len() {
                 let is_live = |at: &usize| live >> at & 1 == 1;
-                let line: Vec<Mode> = (0..line.len()).filter(is_live).map(|at| line[at]).collect();
-                check_list(&line);
+                let queue: Vec<Mode> =
+                    (0..queue.len()).filter(is_live).map(|at| queue[at]).collect();
+                check_list(&queue);
             }
-            let line: Vec<(usize, Mode)> = line.into_iter().enumerate().collect();
-            check_every_order_of_leaving(&line);
+            let queue: Vec<(usize, Mode)> = queue.into_iter().enumerate().collect();
+            check_every_order_of_leaving(&queue);
         }
     }
 }
@@ -115,7 +116,7 @@ fn in_every_short_list_with_any_claims_dead_the_rule_holds_in_every_order_of_lea
 /// A list with its past: who ever held, by token.
 #[derive(Clone, Default)]
 struct Run {
-    line: Vec<(u64, Mode)>,
+    queue: Vec<(u64, Mode)>,
     ever_held: Vec<(u64, Mode)>,
     last_token: u64,
 }
@@ -123,24 +124,24 @@ struct Run {
 impl Run {
     fn arrive(&mut self, mode: Mode) {
         self.last_token += 1;
-        self.line.push((self.last_token, mode));
+        self.queue.push((self.last_token, mode));
         self.begin_to_hold();
     }
 
     fn leave(&mut self, at: usize) {
-        self.line.remove(at);
+        self.queue.remove(at);
         self.begin_to_hold();
     }
 
     fn begin_to_hold(&mut self) {
-        let held = holders(self.line.iter().map(|(_, m)| *m));
-        for (token, mode) in &self.line[..held] {
+        let held = holders(self.queue.iter().map(|(_, m)| *m));
+        for (token, mode) in &self.queue[..held] {
             if self.ever_held.iter().any(|(t, _)| t == token) {
                 continue;
             }
             for (earlier, other) in &self.ever_held {
                 let in_order = earlier < token || !conflict(*other, *mode);
-                assert!(in_order, "{token} came after {earlier}: {:?}", self.line);
+                assert!(in_order, "{token} came after {earlier}: {:?}", self.queue);
             }
             self.ever_held.push((*token, *mode));
         }
@@ -148,7 +149,7 @@ impl Run {
 
     /// Every way in which this can go on with this many claims more.
     fn explore(&self, modes: &[Mode], more: usize) {
-        for at in 0..self.line.len() {
+        for at in 0..self.queue.len() {
             let mut next = self.clone();
             next.leave(at);
             next.explore(modes, more);
@@ -201,23 +202,23 @@ fn any_family() -> impl Strategy<Value = Vec<Mode>> {
 proptest! {
     #[test]
     fn in_a_long_list_the_rule_holds_while_claims_leave_anywhere(
-        line in any_family(),
+        queue in any_family(),
         leavers in proptest::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
-        let mut line: Vec<(usize, Mode)> = line.into_iter().enumerate().collect();
+        let mut queue: Vec<(usize, Mode)> = queue.into_iter().enumerate().collect();
         let mut held_before: Vec<usize> = Vec::new();
         for leaver in leavers {
-            let modes: Vec<Mode> = line.iter().map(|(_, m)| *m).collect();
+            let modes: Vec<Mode> = queue.iter().map(|(_, m)| *m).collect();
             check_list(&modes);
             let held = holders(modes);
-            let held_now: Vec<usize> = line[..held].iter().map(|(id, _)| *id).collect();
+            let held_now: Vec<usize> = queue[..held].iter().map(|(id, _)| *id).collect();
             prop_assert!(held_before.iter().all(|id| held_now.contains(id)));
             held_before = held_now;
-            if line.is_empty() {
+            if queue.is_empty() {
                 break;
             }
-            let (gone, _) = line.remove(leaver.index(line.len()));
-            held_before.retain(|id| *id != gone);
+            let (removed, _) = queue.remove(leaver.index(queue.len()));
+            held_before.retain(|id| *id != removed);
         }
     }
 
@@ -230,7 +231,7 @@ proptest! {
         for (mode, leaver) in modes.into_iter().take(120).zip(leavers) {
             run.arrive(mode);
             if let Some(leaver) = leaver {
-                run.leave(leaver.index(run.line.len()));
+                run.leave(leaver.index(run.queue.len()));
             }
         }
     }

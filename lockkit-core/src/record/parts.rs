@@ -10,7 +10,7 @@ use crate::{Claim, LossReason};
 
 /// What a record is made with, beside its claim.
 #[derive(Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct RecordOptions {
     pub(crate) margin: Margin,
     pub(crate) base: u64,
     pub(crate) renew: bool,

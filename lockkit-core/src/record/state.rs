@@ -4,75 +4,55 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{NEVER, Phase, Record, reason_of_the_end};
+use super::loss::reason_of_the_end;
+use super::{ClaimPhase, ClaimRecord, NEVER};
 use crate::clock::sleep_until;
 use crate::concurrency::once_there;
 use crate::{Error, LossReason, Token};
 
-impl Record {
+impl ClaimRecord {
     pub(crate) fn token(&self) -> Result<Token, Error> {
         let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) if now < h.deadline => Ok(h.token),
-            Phase::Holding(_) => Err(Error::Lost { reason: reason_of_the_end(&term) }),
-            Phase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
-            Phase::Ended(None) | Phase::Waiting => Err(Error::Released),
+        let state = self.state();
+        match &state.phase {
+            ClaimPhase::Holding(h) if now < h.deadline => Ok(h.token),
+            ClaimPhase::Holding(_) => Err(Error::Lost { reason: reason_of_the_end(&state) }),
+            ClaimPhase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
+            ClaimPhase::Ended(None) | ClaimPhase::Waiting => Err(Error::Released),
         }
     }
 
     /// The token that was granted, valid or not.
     pub(crate) fn granted(&self) -> Option<(Token, Duration)> {
-        match &self.term().phase {
-            Phase::Holding(h) => Some((h.token, h.ttl)),
+        match &self.state().phase {
+            ClaimPhase::Holding(h) => Some((h.token, h.ttl)),
             _ => None,
         }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
-        match &self.term().phase {
-            Phase::Holding(h) => h.deadline.since(now),
+        match &self.state().phase {
+            ClaimPhase::Holding(h) => h.deadline.since(now),
             _ => Duration::ZERO,
         }
     }
 
     pub(crate) fn is_holding(&self) -> bool {
-        matches!(self.term().phase, Phase::Holding(_))
+        matches!(self.state().phase, ClaimPhase::Holding(_))
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.term().phase, Phase::Waiting)
+        matches!(self.state().phase, ClaimPhase::Waiting)
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.term().phase, Phase::Ended(_))
-    }
-
-    /// Why it was lost, if it was: also true when it was not noticed yet.
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Ended(why) => why.clone(),
-            Phase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&term)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn has_expired(&self) -> bool {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) => now >= h.deadline,
-            Phase::Ended(_) => true,
-            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
-        }
+        matches!(self.state().phase, ClaimPhase::Ended(_))
     }
 
     /// Returns when the claim waits no more.
     pub(crate) async fn settled(&self) {
-        let settled = || (!matches!(self.term().phase, Phase::Waiting)).then_some(());
+        let settled = || (!matches!(self.state().phase, ClaimPhase::Waiting)).then_some(());
         once_there(&self.changed, settled).await;
     }
 
@@ -80,15 +60,15 @@ impl Record {
     /// it does not depend on the renewer's being alive; and looks at the clock whenever it is polled,
     /// since timers stand still while the machine is suspended.
     pub(crate) async fn lost(&self) -> LossReason {
-        let mut told = std::pin::pin!(self.told_of_a_loss());
+        let mut loss = std::pin::pin!(self.lost_at_deadline());
         poll_fn(|context| match self.loss() {
             Some(why) => Poll::Ready(why),
-            None => told.as_mut().poll(context),
+            None => loss.as_mut().poll(context),
         })
         .await
     }
 
-    async fn told_of_a_loss(&self) -> LossReason {
+    async fn lost_at_deadline(&self) -> LossReason {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -96,8 +76,8 @@ impl Record {
             if let Some(why) = self.loss() {
                 return why;
             }
-            let deadline = match &self.term().phase {
-                Phase::Holding(h) => h.deadline,
+            let deadline = match &self.state().phase {
+                ClaimPhase::Holding(h) => h.deadline,
                 _ => NEVER,
             };
             tokio::select! {

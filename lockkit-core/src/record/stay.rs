@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::{GivenBack, NEVER, Phase, Record};
+use super::{ClaimPhase, ClaimRecord, GivenBack, NEVER};
 use crate::clock::Moment;
 
-impl Record {
+impl ClaimRecord {
     /// When the lease that is known here ends, with its lock delay; `None` of a claim that does not hold.
     pub(crate) fn lease_end(&self) -> Option<Moment> {
-        match &self.term().phase {
-            Phase::Holding(h) => Some(self.closed_until(h.deadline, h.ttl)),
+        match &self.state().phase {
+            ClaimPhase::Holding(h) => Some(self.closed_until(h.deadline, h.ttl)),
             _ => None,
         }
     }
@@ -28,15 +28,15 @@ impl Record {
 
     /// Whether it was asked to hold for a time at least.
     pub(crate) fn has_at_least(&self) -> bool {
-        self.term().at_least.is_some()
+        self.state().at_least.is_some()
     }
 
     /// Changes how long it holds at least.
     pub(crate) fn set_at_least(&self, at_least: Option<Duration>) {
-        let mut term = self.term();
-        term.at_least = at_least;
-        term.least_end = match (&term.phase, at_least) {
-            (Phase::Holding(h), Some(d)) => Some(h.granted_at.after(d)),
+        let mut state = self.state();
+        state.at_least = at_least;
+        state.least_end = match (&state.phase, at_least) {
+            (ClaimPhase::Holding(h), Some(d)) => Some(h.granted_at.after(d)),
             _ => None,
         };
     }
@@ -44,7 +44,7 @@ impl Record {
     /// Until when it is to stay held, whenever it is given back; `None` once that is over.
     pub(crate) fn least_end(&self) -> Option<Moment> {
         let now = self.clock.now();
-        self.term().least_end.filter(|end| *end > now)
+        self.state().least_end.filter(|end| *end > now)
     }
 }
 

@@ -3,25 +3,25 @@
 
 use std::sync::Arc;
 
-use super::{Pending, RELEASE, Registry, Release};
+use super::{PendingGuard, RELEASE, Registry, Release};
 use crate::clock::Moment;
 use crate::concurrency::locked;
 use crate::driver::Renewal;
 use crate::error::in_time;
-use crate::record::{GivenBack, Record};
+use crate::record::{ClaimRecord, GivenBack};
 use crate::{Capabilities, Claim, Error, Lifetime};
 
 impl Registry {
     /// Has a claim released in the background. Works outside a runtime too: then the renewer does
     /// it when it runs, and the lease ends by itself when it does not.
     pub(crate) fn release(&self, release: Release) {
-        let pending = Pending::new(&self.pending);
+        let pending = PendingGuard::new(&self.pending);
         locked(&self.releases).push((release, pending));
         self.wake.notify_one();
     }
 
     /// The same at once, of a claim that was held, or waited for, under this record.
-    pub(crate) fn release_of(&self, record: &Record) {
+    pub(crate) fn release_of(&self, record: &ClaimRecord) {
         let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
         let not_before = self.clock.now();
         let least = record.least_end();
@@ -31,7 +31,7 @@ impl Registry {
 
     /// Takes a claim that was lost, with a lock delay, out of its list when the delay is over: a session
     /// that lives on would keep it for ever. Nothing where that was ordered before.
-    pub(crate) fn release_after_loss(&self, record: &Record, given: &GivenBack) {
+    pub(crate) fn release_after_loss(&self, record: &ClaimRecord, given: &GivenBack) {
         if let Some(deadline) = given.unnoticed_loss() {
             self.release_at(given.claim.clone(), record.closed_until(deadline, given.ttl));
         }
@@ -63,7 +63,7 @@ impl Registry {
         answer
     }
 
-    pub(crate) fn take_releases(&self) -> Vec<(Release, Pending)> {
+    pub(crate) fn take_releases(&self) -> Vec<(Release, PendingGuard)> {
         std::mem::take(&mut *locked(&self.releases))
     }
 }

@@ -1,36 +1,36 @@
-//! The barrier: so many enter, and leave together. Who has entered is told by claims; how far the
+//! The barrier: so many enter, and leave together. Claims say who has entered; how far the
 //! barrier has let through, by one number in a register.
 //!
-//! Each participant takes a shared claim, so the claims of all stand in one line, in the order of
+//! Each participant takes a shared claim, so the claims of all are in one queue, in the order of
 //! their tokens. The register has the greatest token that was let through. When `n` live claims
 //! stand beyond that token, the token of the `n`-th becomes the new one. A participant has passed
 //! once the number has reached its own token *and* its claim is still live: a claim that lives had
-//! been in the line whenever somebody looked, so it was one of the `n`.
+//! been in the queue at every reading, so it was one of the `n`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Register;
 use super::handle::Handle;
-use crate::driver::Entry;
+use crate::driver::RegisterEntry;
 use crate::shared::Core;
 use crate::{Error, Guard, LossReason, Mode, Space, Token};
 
 /// A point that `n` participants leave together, again and again: round after round.
 ///
-/// - **Nobody early**: [`wait`](Self::wait) returns when `n` participants, this one among them,
+/// - **None early**: [`wait`](Self::wait) returns when `n` participants, this one among them,
 ///   waited at the same time. Those who come after that belong to the next round; so do those whose
 ///   `wait` was dropped or who timed out, when they come back.
 /// - **First come, first through**: of more than `n`, the first `n` form the round.
 /// - **The dead do not count**: each stands there by a claim that its process renews. When it dies,
 ///   its place is free again after its lease (the manager's ttl unless set), and the others wait on
-///   for somebody in its place; [`waiting`](Self::waiting) tells how many there are. One who dies
+///   for another in its place; [`waiting`](Self::waiting) tells how many there are. One who dies
 ///   after the round was complete has taken part.
-/// - **A participant that lost its claim** before it knew of the opening is told
+/// - **A participant that lost its claim** before it knew of the opening learns it
 ///   [`Error::Lost`], and is not let through, even where the others were.
-/// - The count is the same for everybody, as nobody checks it: the claim's note says it to people.
+/// - The count must be the same everywhere, and is not checked: the claim's note says it to people.
 /// - It is the lock of that name, for reading: `lockkit show` shows who waits. A mutex of the same
-///   name, while held, lets nobody enter.
+///   name, while held, lets no participant enter.
 /// - Five round trips a round for each participant, and word of the opening. It needs a register,
 ///   which a quorum does not have. At most 10,000 participants.
 ///
@@ -49,7 +49,7 @@ pub struct Barrier {
     count: u32,
 }
 
-/// A barrier that nobody has used for so long is forgotten: its number is of no account when no
+/// A barrier that was not used for so long is forgotten: its number is of no account when no
 /// claim is left of those that it let through.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 86_400);
 
@@ -88,7 +88,7 @@ impl Barrier {
         let passed = tokio::select! {
             biased;
             reason = guard.lost() => Err(Error::Lost { reason }),
-            passed = self.stand(&guard) => passed,
+            passed = self.wait_in_round(&guard) => passed,
         };
         // It has passed or has not: what becomes of the claim now makes no difference.
         let _ = guard.release().await;
@@ -116,7 +116,7 @@ impl Barrier {
     }
 
     /// Stands there until it was let through.
-    async fn stand(&self, guard: &Guard) -> Result<(), Error> {
+    async fn wait_in_round(&self, guard: &Guard) -> Result<(), Error> {
         let own = guard.token()?;
         let mut entry = self.now().await?;
         loop {
@@ -128,7 +128,7 @@ impl Barrier {
                 self.handle.core.repeat("inspect", None, || self.arrived(through)).await?;
             entry = match arrived.get(self.count as usize - 1) {
                 Some(last) => self.open(&entry, *last).await?,
-                // Whoever completes the round looks at the line after having entered it, and so
+                // The participant that completes the round reads the queue after having entered it, and so
                 // sees all: there is nothing to do but to wait for word of the opening.
                 None => self.register.changed(entry.map(|entry| entry.version)).await?,
             };
@@ -143,9 +143,13 @@ impl Barrier {
     }
 
     /// Lets everybody through up to this token, and returns what the register has then.
-    async fn open(&self, entry: &Option<Entry>, up_to: Token) -> Result<Option<Entry>, Error> {
+    async fn open(
+        &self,
+        entry: &Option<RegisterEntry>,
+        up_to: Token,
+    ) -> Result<Option<RegisterEntry>, Error> {
         match self.register.compare_and_store(entry, up_to.get().to_be_bytes()).await {
-            // Somebody else of this round was faster, or this is another round already.
+            // Another participant of this round was faster, or this is another round already.
             Ok(_) | Err(Error::Conflict { .. } | Error::Backend { retryable: true, .. }) => {
                 self.now().await
             }
@@ -154,7 +158,7 @@ impl Barrier {
     }
 
     /// What the register has now, however long that takes to learn.
-    async fn now(&self) -> Result<Option<Entry>, Error> {
+    async fn now(&self) -> Result<Option<RegisterEntry>, Error> {
         self.handle.core.repeat("load", None, || self.register.load()).await
     }
 
@@ -167,7 +171,7 @@ impl Barrier {
     }
 
     /// The greatest token that was let through.
-    fn through(&self, entry: &Option<Entry>) -> Result<Option<Token>, Error> {
+    fn through(&self, entry: &Option<RegisterEntry>) -> Result<Option<Token>, Error> {
         let Some(entry) = entry else { return Ok(None) };
         let number = entry.value.as_slice().try_into().ok().map(u64::from_be_bytes);
         let token = number.and_then(Token::new).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Leader election: the holder of a lock is the leader, those in line are the candidates, and the
+//! Leader election: the holder of a lock is the leader, the waiters are the candidates, and the
 //! leader's value is the note of its claim. So it needs no register, and works on a quorum too.
 
 use std::ops::Deref;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 
 use super::handle::Handle;
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::deadline::backoff;
-use crate::shared::{Core, WATCH, rebased};
+use crate::shared::{Core, WATCH, with_offset};
 use crate::state::LockState;
 use crate::{ClientIdentity, Error, FromLock, Guard, HeldLock, Mode, Space, Token};
 
@@ -53,7 +53,7 @@ pub struct Election {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// let election = locks.election("shard-7").value("10.0.0.7:4000");
 /// let leading = election.campaign().await?;
-/// let leader = locks.election("shard-7").leader().await?.expect("somebody leads");
+/// let leader = locks.election("shard-7").leader().await?.expect("there is a leader");
 /// assert_eq!(leader.value.as_deref(), Some("10.0.0.7:4000"));
 /// assert_eq!(leader.token, leading.token()?);
 /// # Ok(()) }
@@ -67,7 +67,7 @@ pub struct Leader {
     pub token: Token,
     /// Its process.
     pub by: ClientIdentity,
-    /// How long it had been leading when somebody looked.
+    /// How long it had been leading when it was read.
     pub leads_for: Duration,
 }
 
@@ -110,7 +110,7 @@ impl Election {
     /// trying.
     ///
     /// # Cancel safety
-    /// Dropping it withdraws the candidacy in the background. The place in line is lost.
+    /// Dropping it withdraws the candidacy in the background. Its position in the queue is lost.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         Ok(Leadership { guard: self.handle.wait(Mode::Exclusive, "election").await? })
     }
@@ -120,7 +120,7 @@ impl Election {
     /// # Cancel safety
     /// Dropping it resigns, in the background, if it had been elected.
     pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
-        self.campaign_until(Wait::No).await
+        self.campaign_until(WaitBudget::No).await
     }
 
     /// Campaigns, but not longer than this; then `None`.
@@ -128,10 +128,10 @@ impl Election {
     /// # Cancel safety
     /// As [`campaign`](Self::campaign).
     pub async fn campaign_for(&self, limit: Duration) -> Result<Option<Leadership>, Error> {
-        self.campaign_until(Wait::For(limit)).await
+        self.campaign_until(WaitBudget::For(limit)).await
     }
 
-    async fn campaign_until(&self, wait: Wait) -> Result<Option<Leadership>, Error> {
+    async fn campaign_until(&self, wait: WaitBudget) -> Result<Option<Leadership>, Error> {
         let guard = self.handle.acquire(Mode::Exclusive, "election", wait).await?;
         Ok(guard.map(|guard| Leadership { guard }))
     }
@@ -199,17 +199,17 @@ impl Election {
             let key = key?;
             let base = core.namespace_counter().await?;
             let mut last = None;
-            let mut seen: Option<LockState> = None;
+            let mut before: Option<LockState> = None;
             loop {
-                let look = || async {
-                    match &seen {
+                let read = || async {
+                    match &before {
                         None => core.driver().inspect(&key).await,
-                        Some(seen) => core.driver().changed(&key, seen).await,
+                        Some(before) => core.driver().changed(&key, before).await,
                     }
                 };
-                let state = core.repeat(WATCH, None, look).await?;
-                let leader = leader_of(rebased(state.clone(), base));
-                seen = Some(state);
+                let state = core.repeat(WATCH, None, read).await?;
+                let leader = leader_of(with_offset(state.clone(), base));
+                before = Some(state);
                 if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
                     last = Some(leader.token);
                     yield leader;

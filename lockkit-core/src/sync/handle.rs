@@ -4,12 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::acquire::{Options, Request, Wait, acquire};
+use crate::acquire::{Options, Request, WaitBudget, acquire};
 use crate::guard::Guard;
 use crate::name::check_note;
 use crate::observe::Labels;
 use crate::shared::Core;
-use crate::sync::reentrant::{Owner, enter};
+use crate::sync::owner::{Owner, enter};
 use crate::{Error, Key, Mode, Name, Space};
 
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl Handle {
         &self,
         mode: Mode,
         kind: &'static str,
-        wait: Wait,
+        wait: WaitBudget,
     ) -> Result<Option<Guard>, Error> {
         let request = self.request(mode, kind)?;
         match &self.owner {
@@ -61,7 +61,7 @@ impl Handle {
 
     /// Waits for as long as it takes.
     pub(crate) async fn wait(&self, mode: Mode, kind: &'static str) -> Result<Guard, Error> {
-        self.core.waited(self.acquire(mode, kind, Wait::Forever).await?)
+        self.core.waited(self.acquire(mode, kind, WaitBudget::Forever).await?)
     }
 
     /// The list in which its claims stand.
@@ -143,7 +143,7 @@ macro_rules! options {
         /// Whether the lock is renewed in the background while it is held. If not, it simply ends
         /// after its ttl, unless [renewed](crate::HeldLock::renew) by hand. One renewal precedes
         /// the guard where the answer was so late that less than half of the lease is left: the ttl
-        /// then begins anew.
+        /// then begins again.
         pub fn auto_renew(mut self, renew: bool) -> Self {
             self.handle.options.auto_renew = renew;
             self

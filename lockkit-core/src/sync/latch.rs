@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Register;
 use crate::Error;
 use crate::deadline::backoff;
-use crate::driver::Entry;
+use crate::driver::RegisterEntry;
 use crate::name::check_participant;
 use crate::shared::Core;
 
@@ -35,7 +35,7 @@ use crate::shared::Core;
 /// - It is kept in one register, for good unless given a [`ttl`](Self::ttl): at most 800
 ///   participants, with ids of 1 to 80 bytes, so that it always fits. A quorum has no registers,
 ///   and so no latches.
-/// - Counting takes two round trips, and two more for each time that somebody else counted in
+/// - Counting takes two round trips, and two more for each time that another participant counted in
 ///   between. Waiting takes one, and word of each change.
 ///
 /// ```
@@ -124,13 +124,13 @@ impl Latch {
     /// Dropping it does nothing.
     pub async fn wait(&self) -> Result<(), Error> {
         self.check_count(self.count)?;
-        let mut seen = None;
+        let mut known = None;
         loop {
-            let entry = self.register.changed(seen).await?;
+            let entry = self.register.changed(known).await?;
             if self.read(&entry)?.missing() == 0 {
                 return Ok(());
             }
-            seen = entry.map(|entry| entry.version);
+            known = entry.map(|entry| entry.version);
         }
     }
 
@@ -163,7 +163,7 @@ impl Latch {
 
     /// Closes the latch, for everybody, until so many have counted down from now on. The count of
     /// this and of every other handle is of no account any more. Two round trips, or more when
-    /// somebody counts at the same time.
+    /// another participant counts at the same time.
     ///
     /// # Cancel safety
     /// Dropping it leaves open whether the latch was reset.
@@ -201,13 +201,13 @@ impl Latch {
         self.register.delete().await
     }
 
-    async fn load(&self) -> Result<Option<Entry>, Error> {
+    async fn load(&self) -> Result<Option<RegisterEntry>, Error> {
         self.check_count(self.count)?;
         self.register.load().await
     }
 
     /// What is there, if this handle agrees with it.
-    fn read(&self, loaded: &Option<Entry>) -> Result<Content, Error> {
+    fn read(&self, loaded: &Option<RegisterEntry>) -> Result<Content, Error> {
         let content = self.content(loaded)?;
         if content.generation == 0 && content.count != self.count {
             let (name, in_use, asked) = (self.name.to_string(), content.count, self.count);
@@ -216,7 +216,7 @@ impl Latch {
         Ok(content)
     }
 
-    fn content(&self, loaded: &Option<Entry>) -> Result<Content, Error> {
+    fn content(&self, loaded: &Option<RegisterEntry>) -> Result<Content, Error> {
         let Some(entry) = loaded else {
             return Ok(Content::new(0, self.count));
         };

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
 
 use super::Mutex;
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::shared::Core;
 use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 
@@ -21,7 +21,7 @@ use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 ///   are taken in the order of their names, byte by byte. Over several managers, in the order of
 ///   the managers' [ids](crate::Settings::id), which must be the same everywhere. (A task that holds
 ///   a lock apart from that and then asks for a multi-lock is on its own.)
-/// - **Fair** lock by lock: it stands in each line once it holds the locks before it.
+/// - **Fair** lock by lock: it enters each queue once it holds the locks before it.
 /// - **Lost when one is lost**: the guard is valid while all its locks are.
 /// - One round trip when all are free: they are asked for at once together, and released so. When
 ///   one is not, those behind it are given back, and it takes one after the other from there on.
@@ -48,7 +48,7 @@ use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// let orders = LockManager::with(Arc::new(MemoryDriver::new()), Settings::default().id("orders"))?;
 /// let stock = LockManager::with(Arc::new(MemoryDriver::new()), Settings::default().id("stock"))?;
-/// let both = MultiLock::new([orders.mutex("42"), stock.mutex("shelf-3")])?.lock().await?;
+/// let both = MultiLock::new([orders.mutex("42"), stock.mutex("bin-3")])?.lock().await?;
 /// both.release().await
 /// # }
 /// ```
@@ -56,8 +56,8 @@ use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 pub struct MultiLock {
     /// In the order in which they are taken.
     mutexes: Vec<Mutex>,
-    /// For each lock that the caller named, where it stands in that order.
-    places: Vec<usize>,
+    /// For each lock that the caller named, its position in that order.
+    positions: Vec<usize>,
 }
 
 impl MultiLock {
@@ -88,9 +88,9 @@ impl MultiLock {
         let ranks: Vec<_> = ranked.iter().map(|(rank, _)| rank.clone()).collect();
         ranked.sort_by(|(a, _), (b, _)| a.cmp(b));
         ranked.dedup_by(|(a, _), (b, _)| a == b);
-        let place = |rank| ranked.partition_point(|(one, _)| one < rank);
-        let places = ranks.iter().map(place).collect();
-        Self { mutexes: ranked.into_iter().map(|(_, mutex)| mutex).collect(), places }
+        let position = |rank| ranked.partition_point(|(one, _)| one < rank);
+        let positions = ranks.iter().map(position).collect();
+        Self { mutexes: ranked.into_iter().map(|(_, mutex)| mutex).collect(), positions }
     }
 
     /// How long the locks stay held when their holder dies; the managers' unless set.
@@ -119,13 +119,13 @@ impl MultiLock {
     }
 
     /// Waits until all are held. When one is lost meanwhile, all are given back, and it begins
-    /// anew. While a backend is out of reach, this goes on trying.
+    /// again. While a backend is out of reach, this goes on trying.
     ///
     /// # Cancel safety
     /// Dropping it gives back what it holds and leaves the lines, in the background.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         loop {
-            if let Some(guard) = self.attempt(Wait::Forever).await? {
+            if let Some(guard) = self.attempt(WaitBudget::Forever).await? {
                 return Ok(guard);
             }
         }
@@ -136,7 +136,7 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping it gives back what it may hold, in the background.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.attempt(Wait::No).await
+        self.attempt(WaitBudget::No).await
     }
 
     /// Waits until all are held, but not longer than this in all; then `None`.
@@ -172,12 +172,12 @@ impl MultiLock {
     }
 
     /// Takes all; `None` when one was busy, or when one that was held got lost.
-    async fn attempt(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+    async fn attempt(&self, wait: WaitBudget) -> Result<Option<MultiGuard>, Error> {
         if self.mutexes.is_empty() {
             return Err(Error::config("a multi-lock has one lock at least"));
         }
         let mut held = match (wait, self.mutexes.len()) {
-            (Wait::No, _) | (_, 1) => Vec::new(),
+            (WaitBudget::No, _) | (_, 1) => Vec::new(),
             _ => self.take_free().await?,
         };
         for mutex in &self.mutexes[held.len()..] {
@@ -197,7 +197,7 @@ impl MultiLock {
                 }
             }
         }
-        let guard = MultiGuard::new(held, &self.places);
+        let guard = MultiGuard::new(held, &self.positions);
         Ok(guard.is_valid().then_some(guard))
     }
 
@@ -210,7 +210,7 @@ impl MultiLock {
         let tries = self
             .mutexes
             .iter()
-            .map(|mutex| mutex.handle().acquire(Mode::Exclusive, "multi", Wait::No));
+            .map(|mutex| mutex.handle().acquire(Mode::Exclusive, "multi", WaitBudget::No));
         let (mut held, mut behind) = (Vec::with_capacity(self.mutexes.len()), Vec::new());
         let mut is_whole = true;
         for taken in join_all(tries).await {
@@ -290,8 +290,8 @@ pub struct MultiLease {
 
 impl MultiGuard {
     /// Of guards in the order in which they were taken, for a caller who named them in this one.
-    fn new(guards: Vec<Guard>, places: &[usize]) -> Self {
-        let leases = places.iter().map(|place| guards[*place].lease()).collect();
+    fn new(guards: Vec<Guard>, positions: &[usize]) -> Self {
+        let leases = positions.iter().map(|position| guards[*position].lease()).collect();
         Self { guards, lease: MultiLease { leases } }
     }
 
@@ -390,7 +390,7 @@ async fn any_lost(leases: impl Iterator<Item = &HeldLock>) -> (Name, LossReason)
     }
 }
 
-/// Releases all at once. A loss is told before any other error.
+/// Releases all at once. A loss is reported before any other error.
 async fn release_all(guards: Vec<Guard>) -> Result<(), Error> {
     let mut result = Ok(());
     guards.iter().for_each(Guard::expect_several);

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::{Handle, options};
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::shared::Core;
-use crate::sync::reentrant::Owner;
+use crate::sync::owner::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
 ///
 /// - **Fair**: those who wait get it in the order in which they came (where the backend's
 ///   [`fifo`](crate::Capabilities::fifo) says so).
-/// - **Not reentrant**: a second `lock()` waits for the first, whoever calls it. For an owner that
+/// - **Not reentrant**: a second `lock()` waits for the first, also in the same task. For an owner that
 ///   re-enters see [`Reentrant`](crate::sync::Reentrant).
 /// - **May be lost**: a lock over a network is a lease. It is renewed in the background, and ends
 ///   when that fails; the [`Guard`] knows before anybody else can hold it. What it protects should
@@ -56,7 +56,7 @@ impl Mutex {
     /// One round trip when it is free. While the backend is out of reach, this goes on trying.
     ///
     /// # Cancel safety
-    /// Dropping it takes the claim out of the line in the background. The place in line is lost.
+    /// Dropping it removes the claim from the queue in the background. Its position is lost.
     pub async fn lock(&self) -> Result<Guard, Error> {
         self.handle.wait(Mode::Exclusive, "mutex").await
     }
@@ -69,7 +69,7 @@ impl Mutex {
     /// # Cancel safety
     /// Dropping it releases what it may have taken, in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(Mode::Exclusive, "mutex", Wait::No).await
+        self.handle.acquire(Mode::Exclusive, "mutex", WaitBudget::No).await
     }
 
     /// Waits for the lock, but not longer than this; then `None`.
@@ -77,7 +77,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(Mode::Exclusive, "mutex", Wait::For(limit)).await
+        self.handle.acquire(Mode::Exclusive, "mutex", WaitBudget::For(limit)).await
     }
 
     /// Waits for the lock, runs the work under it, and releases it: the form to use where it fits.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::handle::Handle;
 use super::{Mutex, Register};
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::clock::unix_ms;
-use crate::driver::Entry;
+use crate::driver::RegisterEntry;
 use crate::shared::Core;
 use crate::{
     ClientIdentity, Error, FromLock, Guard, HeldLock, MAX_REGISTER_BYTES, Mode, Precondition, Token,
@@ -27,7 +27,7 @@ use crate::{
 ///   key; everybody who comes within the time that it is [kept](Self::keep) (7 days unless set) is
 ///   given that instead of running.
 /// - **Until it succeeded**: when the work fails, or its process dies, nothing is decided. The next
-///   in line begins from the start: at once after a failure, when the lease has ended after a
+///   in the queue begins from the start: at once after a failure, when the lease has ended after a
 ///   death. So a job that died after its work and before its decision **is done again**: no lock
 ///   can prevent that, only work that may be repeated, or that checks the token where it lands.
 /// - **Fair**: those who stand by do so in the order in which they came.
@@ -98,7 +98,7 @@ impl Once {
         Fut: Future<Output = Result<T, E>>,
     {
         let this = self.clone();
-        async move { Ok(this.handle.core.waited(this.attempt(work, Wait::Forever).await?)?) }
+        async move { Ok(this.handle.core.waited(this.attempt(work, WaitBudget::Forever).await?)?) }
     }
 
     /// As [`run`](Self::run), but `None` at once when another runs it now.
@@ -116,7 +116,7 @@ impl Once {
         Fut: Future<Output = Result<T, E>>,
     {
         let this = self.clone();
-        async move { this.attempt(work, Wait::No).await }
+        async move { this.attempt(work, WaitBudget::No).await }
     }
 
     /// What was decided, if anything was. One round trip.
@@ -139,7 +139,7 @@ impl Once {
         Mutex::of(self.handle.clone())
     }
 
-    /// Decides, under the lock of this job; returns what stands: this, or what somebody decided
+    /// Decides, under the lock of this job; returns the decision in force: this, or what was decided
     /// who finished earlier. [`Error::Lost`] when the lock is not held any more. One round trip.
     ///
     /// # Cancel safety
@@ -157,7 +157,7 @@ impl Once {
             Decision { value: value.into(), by, at_unix_ms: unix_ms(), token: lock.token()? };
         decision.check()?;
         // Not fenced: a fence is remembered for good, and there are new keys every day. One who
-        // decides late has done the work, and whoever decided first is right.
+        // decides late has done the work, and the first decision is right.
         let register = self.register.clone().ttl(self.keep);
         match register.compare_and_store(Precondition::Absent, decision.to_bytes()).await {
             Ok(_) => Ok(decision),
@@ -174,7 +174,7 @@ impl Once {
         self.register.delete().await
     }
 
-    async fn attempt<T, E, F, Fut>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
+    async fn attempt<T, E, F, Fut>(&self, work: F, wait: WaitBudget) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
@@ -271,7 +271,7 @@ impl Decision {
     }
 
     /// `None` when this version cannot read it.
-    fn from_entry(entry: &Entry) -> Option<Self> {
+    fn from_entry(entry: &RegisterEntry) -> Option<Self> {
         let rest = entry.value.strip_prefix(&[ENCODING])?;
         let (length, rest) = rest.split_first_chunk()?;
         let (head, value) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
@@ -293,7 +293,7 @@ mod tests {
             at_unix_ms: 7,
             token: Token::new(9).unwrap(),
         };
-        let entry = |value: Vec<u8>| Entry { value, version: Version(1), token: None };
+        let entry = |value: Vec<u8>| RegisterEntry::new(value, Version(1), None);
         let good = decision.to_bytes();
         assert_eq!(Decision::from_entry(&entry(good.clone())), Some(decision));
         let mut newer = good.clone();

@@ -1,17 +1,10 @@
-//! Locks that their owner can enter again. All of it happens in this process; the backend sees one
-//! claim.
+//! Locks that their owner can enter again.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, Weak};
-
-use tokio::sync::Mutex as AsyncMutex;
+use std::sync::Arc;
 
 use super::{Mutex, RwLock};
-use crate::acquire::{Request, Wait, acquire};
-use crate::concurrency::locked;
-use crate::guard::{Guard, Holding};
 use crate::shared::Core;
-use crate::{Error, Key, Mode};
+use crate::sync::owner::Owner;
 
 /// Locks for one owner, who does not wait for itself.
 ///
@@ -52,106 +45,6 @@ impl Reentrant {
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(&self.core, name.as_ref(), Some(self.owner.clone()))
     }
-}
-
-/// Where owners stand that hold a lock of this manager, or are about to.
-#[derive(Default)]
-pub(crate) struct Entrances(StdMutex<Places>);
-
-/// By owner and lock.
-type Places = HashMap<(Arc<str>, Key), Arc<Slot>>;
-
-/// What the owner holds there, if anything. Locked while it is being acquired, so that two tasks
-/// of one owner do not wait for each other at the backend.
-type Slot = AsyncMutex<Weak<Holding>>;
-
-/// An owner, and the table in which its manager finds it.
-#[derive(Clone)]
-pub(crate) struct Owner {
-    name: Arc<str>,
-    entrances: Arc<Entrances>,
-}
-
-impl Owner {
-    pub(crate) fn new(name: String, entrances: &Arc<Entrances>) -> Self {
-        Self { name: name.into(), entrances: entrances.clone() }
-    }
-
-    /// How many owners are in the table, each once for every lock.
-    #[cfg(test)]
-    pub(crate) fn known(&self) -> usize {
-        self.entrances.places().len()
-    }
-}
-
-/// An owner at a lock: its place in the table, which is there as long as one of these is.
-struct Entrance {
-    entrances: Arc<Entrances>,
-    at: (Arc<str>, Key),
-    slot: Option<Arc<Slot>>,
-}
-
-impl Entrances {
-    fn places(&self) -> MutexGuard<'_, Places> {
-        locked(&self.0)
-    }
-}
-
-impl Entrance {
-    fn new(owner: &Owner, key: &Key) -> (Self, Arc<Slot>) {
-        let at = (owner.name.clone(), key.clone());
-        let entrances = owner.entrances.clone();
-        let slot = entrances.places().entry(at.clone()).or_default().clone();
-        (Self { entrances, at, slot: Some(slot.clone()) }, slot)
-    }
-}
-
-impl Drop for Entrance {
-    fn drop(&mut self) {
-        let mut places = self.entrances.places();
-        self.slot = None;
-        if places.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
-            places.remove(&self.at);
-        }
-    }
-}
-
-/// Enters again, or acquires.
-pub(crate) async fn enter(
-    core: &Arc<Core>,
-    owner: &Owner,
-    request: &Request<'_>,
-    wait: Wait,
-) -> Result<Option<Guard>, Error> {
-    if let Wait::For(limit) = wait
-        && !limit.is_zero()
-    {
-        let entering = Box::pin(enter(core, owner, request, Wait::Forever));
-        return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
-    }
-    core.check_open()?;
-    let (entrance, slot) = Entrance::new(owner, &request.key);
-    let mut held = match wait {
-        Wait::Forever => slot.lock().await,
-        _ => match slot.try_lock() {
-            Ok(held) => held,
-            Err(_) => return Ok(None),
-        },
-    };
-    if let Some(holding) = held.upgrade() {
-        let lease = holding.lease();
-        lease.token()?;
-        if request.mode == Mode::Exclusive && lease.mode() == Mode::Shared {
-            return Err(Error::WouldDeadlock { name: request.key.name.to_string() });
-        }
-        return Ok(Some(Guard::again(holding)));
-    }
-    let guard = acquire(core, request, wait).await?;
-    if let Some(guard) = &guard {
-        guard.holding().keep(entrance);
-        *held = Arc::downgrade(guard.holding());
-    }
-    Ok(guard)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 
 use crate::driver::{
-    Entry, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
+    MAX_REGISTER_BYTES, Precondition, RegisterEntry, RegisterKey, Registers, Version, Write,
+    WriteResult,
 };
 use crate::name::register_name;
 use crate::settings::LONGEST_TTL;
@@ -50,7 +51,7 @@ use crate::{Error, HeldLock, Mode, Token};
 /// let cursor = locks.register("cursor");
 /// let consumer = locks.mutex("consumer").lock().await?;
 /// cursor.store_with(&consumer, "event 41").await?;
-/// # locks.break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
+/// # locks.admin().break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
 /// #     lockkit_core::driver::BreakMode::Forced, None).await?;
 /// # let stale = consumer;
 ///
@@ -98,7 +99,7 @@ impl Register {
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
-    pub async fn load(&self) -> Result<Option<Entry>, Error> {
+    pub async fn load(&self) -> Result<Option<RegisterEntry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
         self.core.repeat_within("load", PATIENCE, || registers.load(&at)).await
@@ -126,7 +127,7 @@ impl Register {
     }
 
     /// Stores a value under the fence of this lock, or is refused: with [`Error::Lost`] when the
-    /// guard knows that the lock was lost, with [`Error::Stale`] when somebody who held it later
+    /// guard knows that the lock was lost, with [`Error::Stale`] when a later holder
     /// has written already.
     ///
     /// Guards of mutexes and of writers fence. Readers and holders of permits are legitimate beside
@@ -142,7 +143,7 @@ impl Register {
         self.write(Some(value.as_ref()), Precondition::Anything, Fence::Lock(lock)).await
     }
 
-    /// Both: fenced by this lock, and only over what is expected. A stale token is told first.
+    /// Both: fenced by this lock, and only over what is expected. A stale token is reported first.
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
@@ -201,7 +202,7 @@ impl Register {
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
-    pub async fn changed(&self, after: Option<Version>) -> Result<Option<Entry>, Error> {
+    pub async fn changed(&self, after: Option<Version>) -> Result<Option<RegisterEntry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
         self.core.repeat(WATCH, None, || registers.changed(&at, after)).await
@@ -209,14 +210,16 @@ impl Register {
 
     /// The value now, and then each time that it has changed. Values that were there for a short
     /// time only may be left out.
-    pub fn watch(&self) -> impl Stream<Item = Result<Option<Entry>, Error>> + Send + 'static {
+    pub fn watch(
+        &self,
+    ) -> impl Stream<Item = Result<Option<RegisterEntry>, Error>> + Send + 'static {
         let register = self.clone();
         async_stream::try_stream! {
             let mut entry = register.load().await?;
             loop {
-                let seen = entry.as_ref().map(|entry| entry.version);
+                let known = entry.as_ref().map(|entry| entry.version);
                 yield entry;
-                entry = register.changed(seen).await?;
+                entry = register.changed(known).await?;
             }
         }
     }
@@ -327,8 +330,8 @@ impl From<Version> for Precondition {
 }
 
 /// What was loaded: no value, or the value of that version.
-impl From<&Option<Entry>> for Precondition {
-    fn from(loaded: &Option<Entry>) -> Self {
+impl From<&Option<RegisterEntry>> for Precondition {
+    fn from(loaded: &Option<RegisterEntry>) -> Self {
         loaded.as_ref().map_or(Self::Absent, |entry| Self::Version(entry.version))
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::{Handle, options};
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::shared::Core;
-use crate::sync::reentrant::Owner;
+use crate::sync::owner::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
@@ -45,7 +45,7 @@ impl RwLock {
     /// One round trip when no writer holds it or waits for it.
     ///
     /// # Cancel safety
-    /// Dropping it takes the claim out of the line in the background. The place in line is lost.
+    /// Dropping it removes the claim from the queue in the background. Its position is lost.
     pub async fn read(&self) -> Result<Guard, Error> {
         self.handle.wait(Mode::Shared, "read").await
     }
@@ -55,7 +55,7 @@ impl RwLock {
     /// # Cancel safety
     /// Dropping it releases what it may have taken, in the background.
     pub async fn try_read(&self) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(Mode::Shared, "read", Wait::No).await
+        self.handle.acquire(Mode::Shared, "read", WaitBudget::No).await
     }
 
     /// Waits for the lock, but not longer than this; then `None`.
@@ -63,7 +63,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub async fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(Mode::Shared, "read", Wait::For(limit)).await
+        self.handle.acquire(Mode::Shared, "read", WaitBudget::For(limit)).await
     }
 
     /// Waits until the lock is held for writing.
@@ -81,7 +81,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`try_read`](Self::try_read).
     pub async fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
-        let guard = self.handle.acquire(Mode::Exclusive, "write", Wait::No).await?;
+        let guard = self.handle.acquire(Mode::Exclusive, "write", WaitBudget::No).await?;
         Ok(guard.map(WriteGuard::new))
     }
 
@@ -90,7 +90,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub async fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>, Error> {
-        let guard = self.handle.acquire(Mode::Exclusive, "write", Wait::For(limit)).await?;
+        let guard = self.handle.acquire(Mode::Exclusive, "write", WaitBudget::For(limit)).await?;
         Ok(guard.map(WriteGuard::new))
     }
 

@@ -7,20 +7,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::handle::{Handle, options};
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::driver::SetLimit;
 use crate::shared::Core;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
-/// - **Fair**: a large request at the front of the line is not overtaken by small ones behind it.
+/// - **Fair**: a large request at the front of the queue is not overtaken by small ones after it.
 /// - **The limit belongs to the semaphore** while anyone holds or waits: another limit is
 ///   [`Error::LimitMismatch`].
 /// - Permits are leases: those of a process that died come back by themselves.
 /// - The tokens of permits tell holders apart and grow, but **do not fence**: an older holder is
 ///   as legitimate as a newer one.
-/// - The limit can be [changed](Self::resize) while permits are out: [`resizable`](Self::resizable).
+/// - The limit can be [changed](crate::LockAdmin::resize) while permits are out:
+///   [`resizable`](Self::resizable).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -36,12 +37,12 @@ pub struct Semaphore {
     handle: Handle,
     limit: u32,
     /// What was last heard of the limit, where that is the backend's.
-    heard: Option<Heard>,
+    known: Option<KnownLimit>,
 }
 
 impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str, limit: u32) -> Self {
-        Self { handle: Handle::new(core, name, None), limit, heard: None }
+        Self { handle: Handle::new(core, name, None), limit, known: None }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -54,11 +55,11 @@ impl Semaphore {
     /// good, as durable as a register. No I/O.
     ///
     /// - The first use gives it the limit of this handle, or the one that it is in use with. From
-    ///   there on only [`resize`](Self::resize) changes it, for all handles everywhere.
+    ///   there on only [`resize`](crate::LockAdmin::resize) changes it, for all handles everywhere.
     /// - A request for more permits than the limit is no error: it waits until the limit is raised,
     ///   and those behind it wait with it.
     /// - A handle, and its clones, remember the limit: one round trip for a permit that is free; the
-    ///   first use takes one more, and so does the first one after another handle resized.
+    ///   first use takes one more, and so does the first one after a change.
     /// - A handle that is not resizable must name the limit that is in force, and gets
     ///   [`Error::LimitMismatch`] otherwise.
     /// - Not on every backend: see [`Capabilities::resize`](crate::Capabilities::resize).
@@ -70,40 +71,21 @@ impl Semaphore {
     /// let both = pool.acquire_many(2).await?;
     ///
     /// // Drained: what is out stays out, and nothing is granted.
-    /// pool.resize(0).await?;
+    /// locks.admin().resize("pool", 0).await?;
     /// assert!(both.is_valid());
     /// both.release().await?;
     /// assert!(pool.try_acquire().await?.is_none());
     ///
     /// // Another process raises it.
-    /// locks.semaphore("pool", 2).resize(8).await?;
+    /// locks.admin().resize("pool", 8).await?;
     /// let many = pool.acquire_many(8).await?;
     /// # many.release().await
     /// # }
     /// ```
     pub fn resizable(mut self) -> Self {
         self.handle.options.resizable = true;
-        self.heard.get_or_insert_default();
+        self.known.get_or_insert_default();
         self
-    }
-
-    /// Changes the limit, for everybody and for good; 0 drains. Returns once it is in force: no
-    /// request for permits that begins after that comes in above it. One round trip.
-    ///
-    /// - **Raised**, it lets in at once whom it has room for, in the order of the line.
-    /// - **Lowered**, it evicts no claim: holders go on, and none is granted until there is room.
-    /// - **Drained**, at 0, nothing is granted. A waiter keeps its position for when it is raised.
-    /// - **One value wins** where several resize at once, and all count with it.
-    ///
-    /// A lost answer is asked for again, for half a minute at most. Where another handle resized
-    /// meanwhile, this may be applied again after theirs. A handle that is not
-    /// [`resizable`](Self::resizable) does not follow: it still asks for the limit that it was made
-    /// with.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the limit was changed.
-    pub async fn resize(&self, limit: u32) -> Result<(), Error> {
-        self.ask(SetLimit::To(limit), PATIENCE).await.map(drop)
     }
 
     /// The limit. On a [`resizable`](Self::resizable) handle the one that is in force: one round
@@ -113,8 +95,8 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping it does no harm.
     pub async fn limit(&self) -> Result<u32, Error> {
-        match &self.heard {
-            Some(_) => self.ask(SetLimit::IfUnset(self.limit), PATIENCE).await,
+        match &self.known {
+            Some(_) => self.ask(PATIENCE).await,
             None => Ok(self.limit),
         }
     }
@@ -124,7 +106,7 @@ impl Semaphore {
     /// One round trip when there is one and no claim waits.
     ///
     /// # Cancel safety
-    /// Dropping it takes the claim out of the line in the background. The place in line is lost.
+    /// Dropping it removes the claim from the queue in the background. Its position is lost.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_many(1).await
     }
@@ -150,7 +132,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard, Error> {
-        self.handle.core.waited(self.take(permits, Wait::Forever).await?)
+        self.handle.core.waited(self.take(permits, WaitBudget::Forever).await?)
     }
 
     /// Takes this many permits if there are so many and no claim waits; otherwise `None`.
@@ -158,7 +140,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>, Error> {
-        self.take(permits, Wait::No).await
+        self.take(permits, WaitBudget::No).await
     }
 
     /// Waits for this many permits, but not longer than this; then `None`.
@@ -170,7 +152,7 @@ impl Semaphore {
         permits: u32,
         limit: Duration,
     ) -> Result<Option<Guard>, Error> {
-        self.take(permits, Wait::For(limit)).await
+        self.take(permits, WaitBudget::For(limit)).await
     }
 
     /// How many permits are not out: none while more are out than the limit. Those who wait may
@@ -248,7 +230,7 @@ impl Semaphore {
     }
 }
 
-/// How long a resize is repeated while the backend does not answer.
+/// How long the limit is asked for while the backend does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often in a row a limit may turn out to be old before that is taken for a fault.
@@ -256,9 +238,9 @@ const CHANGES: u32 = 100;
 
 /// What was last heard of a limit, for a handle and its clones.
 #[derive(Clone, Debug)]
-struct Heard(Arc<AtomicU64>);
+struct KnownLimit(Arc<AtomicU64>);
 
-impl Heard {
+impl KnownLimit {
     const NOTHING: u64 = u64::MAX;
 
     fn get(&self) -> Option<u32> {
@@ -270,7 +252,7 @@ impl Heard {
     }
 }
 
-impl Default for Heard {
+impl Default for KnownLimit {
     fn default() -> Self {
         Self(Arc::new(AtomicU64::new(Self::NOTHING)))
     }
@@ -278,36 +260,36 @@ impl Default for Heard {
 
 impl Semaphore {
     /// Takes permits under the limit that was heard of; again under another one when that is old.
-    async fn take(&self, permits: u32, wait: Wait) -> Result<Option<Guard>, Error> {
-        let Some(heard) = &self.heard else {
+    async fn take(&self, permits: u32, wait: WaitBudget) -> Result<Option<Guard>, Error> {
+        let Some(known) = &self.known else {
             let mode = Mode::Permits { permits, limit: self.limit };
             return self.handle.acquire(mode, "semaphore", wait).await;
         };
-        self.check()?;
+        self.handle.core.check_resize()?;
         let until = match wait {
-            Wait::For(time) => Instant::now().checked_add(time),
-            Wait::No | Wait::Forever => None,
+            WaitBudget::For(time) => Instant::now().checked_add(time),
+            WaitBudget::No | WaitBudget::Forever => None,
         };
         for _ in 0..CHANGES {
-            let (left, patience) = match (wait, until) {
-                (Wait::For(_), Some(until)) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    (Wait::For(left), left.min(PATIENCE))
+            let (remaining, patience) = match (wait, until) {
+                (WaitBudget::For(_), Some(until)) => {
+                    let remaining = until.saturating_duration_since(Instant::now());
+                    (WaitBudget::For(remaining), remaining.min(PATIENCE))
                 }
-                (Wait::No, _) => (wait, Duration::ZERO),
+                (WaitBudget::No, _) => (wait, Duration::ZERO),
                 _ => (wait, PATIENCE),
             };
-            let limit = match heard.get() {
+            let limit = match known.get() {
                 Some(limit) => limit,
-                None => match self.ask(SetLimit::IfUnset(self.limit), patience).await {
-                    // The time is over, as it would be in line.
+                None => match self.ask(patience).await {
+                    // The time is over, as it would be in the queue.
                     Err(error) if until.is_some() && error.is_retryable() => return Ok(None),
                     answer => answer?,
                 },
             };
             let mode = Mode::Permits { permits, limit };
-            match self.handle.acquire(mode, "semaphore", left).await {
-                Err(Error::LimitMismatch { in_use, .. }) => heard.set(in_use),
+            match self.handle.acquire(mode, "semaphore", remaining).await {
+                Err(Error::LimitMismatch { in_use, .. }) => known.set(in_use),
                 answer => return answer,
             }
         }
@@ -315,26 +297,14 @@ impl Semaphore {
         Err(Error::retryable(backend, "the limit changed each time that it was asked for"))
     }
 
-    /// Asks the backend for the limit, until there is an answer or no patience left.
-    async fn ask(&self, to: SetLimit, patience: Duration) -> Result<u32, Error> {
-        self.check()?;
+    /// Asks the backend for the limit, which is that of this handle where it has none.
+    async fn ask(&self, patience: Duration) -> Result<u32, Error> {
         let key = self.handle.key(Space::Semaphore)?;
-        let core = &self.handle.core;
-        let limit =
-            core.repeat_within("resize", patience, || core.driver().resize(&key, to)).await?;
-        if let Some(heard) = &self.heard {
-            heard.set(limit);
+        let limit = SetLimit::IfUnset(self.limit);
+        let limit = self.handle.core.set_limit(&key, limit, patience).await?;
+        if let Some(known) = &self.known {
+            known.set(limit);
         }
         Ok(limit)
-    }
-
-    /// Refuses what cannot work, before any I/O.
-    fn check(&self) -> Result<(), Error> {
-        let core = &self.handle.core;
-        core.check_open()?;
-        match core.driver().capabilities().resize {
-            true => Ok(()),
-            false => Err(core.driver().unsupported("resizing a semaphore")),
-        }
     }
 }

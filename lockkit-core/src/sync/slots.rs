@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Semaphore;
 use super::handle::Handle;
-use crate::acquire::Wait;
+use crate::acquire::WaitBudget;
 use crate::deadline::backoff;
 use crate::name::SLOTS;
 use crate::shared::Core;
@@ -99,7 +99,7 @@ impl Slots {
     }
 
     /// The same slots, whose number is that of a [resizable](Semaphore::resizable) semaphore: change it
-    /// with [`Semaphore::resize`] of the same name.
+    /// with [`LockAdmin::resize`](crate::LockAdmin::resize).
     pub fn resizable(self) -> Self {
         self.with(Semaphore::resizable)
     }
@@ -113,7 +113,7 @@ impl Slots {
     /// # Cancel safety
     /// Dropping it leaves the line, or gives back what it has, in the background.
     pub async fn acquire(&self) -> Result<SlotGuard, Error> {
-        self.handle().core.waited(self.take(Wait::Forever).await?)
+        self.handle().core.waited(self.take(WaitBudget::Forever).await?)
     }
 
     /// Takes a slot if one is free and no claim waits; otherwise `None`, at once. Also `None` while each
@@ -122,7 +122,7 @@ impl Slots {
     /// # Cancel safety
     /// Dropping it gives back what it may have taken, in the background.
     pub async fn try_acquire(&self) -> Result<Option<SlotGuard>, Error> {
-        self.take(Wait::No).await
+        self.take(WaitBudget::No).await
     }
 
     /// Waits for a slot, but not longer than this; then `None`.
@@ -130,7 +130,7 @@ impl Slots {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, limit: Duration) -> Result<Option<SlotGuard>, Error> {
-        self.take(Wait::For(limit)).await
+        self.take(WaitBudget::For(limit)).await
     }
 
     /// Waits for a slot, runs the work under it, and releases it, as [`Mutex::run`](super::Mutex::run) does. With a bound on
@@ -151,15 +151,15 @@ impl Slots {
         async move { this.acquire().await?.run(work).await }
     }
 
-    async fn take(&self, wait: Wait) -> Result<Option<SlotGuard>, Error> {
+    async fn take(&self, wait: WaitBudget) -> Result<Option<SlotGuard>, Error> {
         self.check()?;
         match wait {
-            Wait::For(limit) if !limit.is_zero() => {
+            WaitBudget::For(limit) if !limit.is_zero() => {
                 let taking = Box::pin(self.attempt(true));
                 tokio::time::timeout(limit, taking).await.unwrap_or(Ok(None))
             }
-            Wait::Forever => self.attempt(true).await,
-            Wait::No | Wait::For(_) => self.attempt(false).await,
+            WaitBudget::Forever => self.attempt(true).await,
+            WaitBudget::No | WaitBudget::For(_) => self.attempt(false).await,
         }
     }
 
@@ -226,7 +226,7 @@ impl Slots {
             let taken = core.repeat("list", patience, || self.taken(slots)).await?;
             for number in (0..slots).filter(|number| !taken.contains(number)) {
                 let sent = core.clock().now();
-                match self.lock_of(number)?.acquire(Mode::Exclusive, "slot", Wait::No).await {
+                match self.lock_of(number)?.acquire(Mode::Exclusive, "slot", WaitBudget::No).await {
                     Ok(Some(guard)) => return Ok(Some((number, guard))),
                     Ok(None) => {}
                     Err(error) if waits && error.is_retryable() => {

@@ -12,13 +12,13 @@ use crate::concurrency::locked;
 use crate::driver::{Renewal, backoff};
 use crate::{Claim, Error};
 
-/// The first in line is asked about so often, where no message comes; at first, while the list is likely to move,
+/// The first waiter is asked about so often, where no message comes; at first, while the list is likely to move,
 /// twice as often.
 const TICK: Duration = Duration::from_millis(10);
 const QUICK: u32 = 8;
 /// No waiter is asked about more seldom than this, where no message comes.
 pub(super) const SELDOM: Duration = Duration::from_secs(1);
-/// The first in line is asked about no more seldom than this, however long it has been there.
+/// The first waiter is asked about no more seldom than this, however long it has been there.
 const SELDOM_FIRST: Duration = Duration::from_millis(100);
 /// After asking about so many at once there is a rest, of this many times what it took: claims that
 /// wait for a thousand different locks keep a fifth of one connection busy at most.
@@ -28,7 +28,7 @@ const REST: u32 = 4;
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 
 /// Why listening ended.
-type Ended = Box<dyn std::error::Error + Send + Sync>;
+type ListenError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A driver that has its waiting claims attended to.
 pub trait PolledDriver: Send + Sync + 'static {
@@ -52,7 +52,7 @@ pub trait PolledDriver: Send + Sync + 'static {
     /// Listens for messages until the connection breaks; says when it
     /// [is listening](Waiters::listening_started). Never returns where there are no messages. Must not keep
     /// the driver alive while it waits.
-    fn listen(driver: Weak<Self>) -> impl Future<Output = Result<(), Ended>> + Send;
+    fn listen(driver: Weak<Self>) -> impl Future<Output = Result<(), ListenError>> + Send;
 }
 
 impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
@@ -104,7 +104,7 @@ async fn ask_when_due<D: PolledDriver>(driver: Weak<D>) {
         let waiting = driver.waiting();
         let now = SteadyClock.now();
         let (mut due, next) = waiting.due(now);
-        // Where nobody tells them, those who would be asked about within half a tick are now, too: so there
+        // Without notifications, claims that would be asked about within half a tick are now, too: so there
         // are two requests a tick at most, whatever the number of waiters.
         if !due.is_empty() && !waiting.gets_notifications() {
             due = waiting.due(now.after(TICK / 2)).0;

@@ -25,7 +25,7 @@ fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
 #[test]
 fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
     let (waiting, claim) = listened_to();
-    // Rung before it is known to be in line, and then the answer: nothing for a long time.
+    // Notified before it is known to be in the queue, and then the answer: nothing for a long time.
     waiting.ask_now(&claim.id);
     assert!(waiting.due(SteadyClock.now()).0.is_empty(), "it may not be in line yet");
     waiting.queued(&claim.id, 1, Some(LONG));
@@ -41,19 +41,19 @@ fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
 #[test]
 fn who_was_told_while_nobody_waited_is_told_later() {
     let (waiting, claim) = listened_to();
-    let told = Grant {
+    let told_grant = Grant {
         token: crate::Token::new(7).unwrap(),
         ttl: LONG,
         start: LeaseStart::LastAnswered,
         margin: Duration::ZERO,
     };
-    waiting.granted(&claim.id, |_| told);
+    waiting.granted(&claim.id, |_| told_grant);
     let mut outcome = std::pin::pin!(waiting.outcome(&claim));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let answer = outcome.as_mut().poll(&mut context);
-    assert!(matches!(answer, std::task::Poll::Ready(Ok(grant)) if grant == told));
+    assert!(matches!(answer, std::task::Poll::Ready(Ok(grant)) if grant == told_grant));
     waiting.remove(&claim.id);
-    assert!(!waiting.holds(&claim.id, told), "nobody waits any more");
+    assert!(!waiting.holds(&claim.id, told_grant), "nobody waits any more");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
     }
 }
 
-/// What the documentation of drivers promises, however long somebody has been waiting.
+/// What the documentation of drivers promises, however long a claim has been waiting.
 #[test]
 fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
     let pause = poller::pause;
@@ -103,7 +103,7 @@ fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
     let ms = Duration::from_millis;
     assert_eq!([pause(1, 0), pause(1, 7), pause(1, 8), pause(1, 16)], [5, 5, 10, 20].map(ms));
     assert_eq!(pause(10, 0), ms(100), "the tenth");
-    // Nobody asks more often than every 5 ms.
+    // No claim is asked about more often than every 5 ms.
     assert_eq!(pause(0, 0), ms(5));
 }
 

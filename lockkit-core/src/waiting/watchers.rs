@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::Error;
 use crate::concurrency::locked;
-use crate::driver::{Entry, Version};
+use crate::driver::{RegisterEntry, Version};
 
 /// Bells of those who watch, by what they watch.
 #[derive(Debug)]
@@ -72,12 +72,12 @@ impl<K: Ord> Drop for Watch<'_, K> {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use lockkit_core::driver::{Entry, Version};
+/// use lockkit_core::driver::{RegisterEntry, Version};
 /// use lockkit_core::waiting::RegisterWatchers;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// let notifies = RegisterWatchers::default();
-/// let entry = Entry { value: b"event 42".to_vec(), version: Version(2), token: None };
+/// let entry = RegisterEntry::new(b"event 42".to_vec(), Version(2), None);
 /// // Stands for a request that loads the register; it is repeated at each ring, and every second.
 /// let load = || {
 ///     let entry = entry.clone();
@@ -108,9 +108,9 @@ impl RegisterWatchers {
         register: &str,
         after: Option<Version>,
         mut load: impl FnMut() -> F,
-    ) -> Result<Option<Entry>, Error>
+    ) -> Result<Option<RegisterEntry>, Error>
     where
-        F: Future<Output = Result<(Option<Entry>, Duration), Error>>,
+        F: Future<Output = Result<(Option<RegisterEntry>, Duration), Error>>,
     {
         // Listening begins before loading, so that nothing falls in between.
         let watch = self.0.watch(register.to_owned());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Evidence, Judgement, Servers};
+use lockkit_core::driver::{Evidence, ServerChanges, ServerHistory};
 use lockkit_core::{LossReason, Margin};
 use proptest::prelude::*;
 
@@ -25,19 +25,19 @@ fn time(ms: u64) -> Evidence {
 
 /// Takes one answer to a request sent and answered at these milliseconds.
 fn hear(
-    servers: &mut Servers,
+    servers: &mut ServerHistory,
     before: &str,
     evidence: &Evidence,
     sent: u64,
     got: u64,
-) -> Judgement {
+) -> ServerChanges {
     servers.hear([(Some(before), evidence)], at(sent), at(got), Margin::default())
 }
 
 #[test]
 fn a_run_that_still_answers_is_not_gone() {
     // A shard handed a claim over to another one.
-    let mut servers = Servers::default();
+    let mut servers = ServerHistory::default();
     let (one, two) = (of("one"), of("two"));
     let answers = [(Some("one"), &two), (Some("one"), &one)];
     let judged = servers.hear(answers, at(0), at(1), Margin::default());
@@ -46,7 +46,7 @@ fn a_run_that_still_answers_is_not_gone() {
 
 #[test]
 fn a_claim_of_an_unknown_run_is_in_doubt_with_any() {
-    let judged = hear(&mut Servers::default(), "one", &of("two"), 0, 1);
+    let judged = hear(&mut ServerHistory::default(), "one", &of("two"), 0, 1);
     assert_eq!(judged.doubt(None), Some(LossReason::ServerChanged));
     assert_eq!(judged.doubt(Some("one")), Some(LossReason::ServerChanged));
     assert_eq!(judged.doubt(Some("two")), None);
@@ -55,7 +55,7 @@ fn a_claim_of_an_unknown_run_is_in_doubt_with_any() {
 
 #[test]
 fn a_position_goes_back_only_behind_an_answer_that_had_come_before() {
-    let mut servers = Servers::default();
+    let mut servers = ServerHistory::default();
     let position = |n| of("one").with_position(n);
     assert!(hear(&mut servers, "one", &position(100), 0, 10).is_empty());
     // Both were under way at the same time.
@@ -70,7 +70,7 @@ fn a_position_goes_back_only_behind_an_answer_that_had_come_before() {
 #[test]
 fn clocks_of_other_connections_and_runs_are_not_compared() {
     for other in [Evidence::new("one", 2), Evidence::new("two", 1)] {
-        let mut servers = Servers::default();
+        let mut servers = ServerHistory::default();
         hear(&mut servers, "one", &time(0), 0, 1);
         let later = other.clone().with_time(Duration::from_secs(3_600));
         let judged = hear(&mut servers, &other.run, &later, 2_000, 2_001);
@@ -81,7 +81,7 @@ fn clocks_of_other_connections_and_runs_are_not_compared() {
 
 #[test]
 fn a_jump_counts_for_three_pairs() {
-    let mut servers = Servers::default();
+    let mut servers = ServerHistory::default();
     let mut theirs = 0;
     for n in 0..10 {
         // In 10 s their clock goes 20 s forward, once.
@@ -97,12 +97,12 @@ fn a_jump_counts_for_three_pairs() {
 fn what_the_margin_covers_and_what_is_too_close_together_counts_for_nothing() {
     let margin = Margin::new(10, Duration::from_millis(2)).unwrap();
     for (theirs, rate) in [(11_000, 1.0), (11_002, 1.0), (11_010, 1.101)] {
-        let mut servers = Servers::default();
+        let mut servers = ServerHistory::default();
         servers.hear([(None, &time(0))], at(0), at(0), margin);
         servers.hear([(None, &time(theirs))], at(10_000), at(10_000), margin);
         assert_eq!(servers.rate(&time(0), margin), rate, "{theirs}");
     }
-    let mut servers = Servers::default();
+    let mut servers = ServerHistory::default();
     servers.hear([(None, &time(0))], at(0), at(0), margin);
     servers.hear([(None, &time(300))], at(10), at(10), margin);
     assert_eq!(servers.rate(&time(0), margin), 1.0, "a small step within a moment");
@@ -118,7 +118,7 @@ proptest! {
         answers in prop::collection::vec((0u64..20_000, 0u64..5_000, 0.0f64..=1.0), 2..12),
     ) {
         let margin = Margin::new(10, Duration::from_millis(2)).unwrap();
-        let (mut servers, mut now) = (Servers::default(), 0);
+        let (mut servers, mut now) = (ServerHistory::default(), 0);
         for (pause, took, read) in answers {
             let sent = now + pause;
             let read = sent as f64 + took as f64 * read;
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn a_fast_clock_is_seen(rate in 1.2f64..2.9, every in 2u64..30) {
         let margin = Margin::new(10, Duration::from_millis(2)).unwrap();
-        let (mut servers, mut jumps) = (Servers::default(), 0);
+        let (mut servers, mut jumps) = (ServerHistory::default(), 0);
         for n in 0..10 {
             let now = n * every * 1_000;
             let time = Duration::from_secs_f64(now as f64 * rate / 1e3) + SECOND;

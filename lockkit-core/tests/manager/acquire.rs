@@ -149,7 +149,7 @@ async fn a_release_of_what_somebody_deleted_says_that_it_vanished() {
     let guard = locks.mutex("a").lock().await.unwrap();
     driver.store().release(&guard.claim()).await.unwrap();
     let error = guard.release().await.expect_err("it is gone");
-    assert!(matches!(error, Error::Lost { reason: LossReason::Vanished }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LossReason::Vanished, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,7 +203,9 @@ async fn an_anchor_of_what_was_broken_says_so() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
+    );
     let error = guard.anchor("memory").await.expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     assert!(!guard.is_valid());

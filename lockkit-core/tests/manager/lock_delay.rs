@@ -63,7 +63,9 @@ async fn a_release_opens_at_once_and_so_does_a_drop_and_a_forced_break() {
     let guard = held(&locks).await;
     let others = manager_of(&driver);
     let token = guard.token().unwrap();
-    assert!(others.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        others.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
+    );
     assert_eq!(claims(&driver, "a").await, 0);
 }
 
@@ -139,7 +141,13 @@ async fn a_graceful_break_leaves_it_closed_until_the_lease_is_over() {
     let guard = held(&locks).await;
     let others = manager_of(&driver);
     let token = guard.token().unwrap();
-    assert!(others.break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap());
+    assert!(
+        others
+            .admin()
+            .break_lock(Space::Lock, "a", token, BreakMode::Graceful, None)
+            .await
+            .unwrap()
+    );
     let reason = guard.lost().await;
     assert!(matches!(reason, LossReason::Broken(_)), "{reason:?}");
     let at = Instant::now();

@@ -11,7 +11,7 @@ use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::*;
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
 use tokio::sync::watch;
@@ -114,7 +114,8 @@ impl Moody {
         let free = sent.iter().filter(|it| !locked.contains(it.name()));
         let releases: Vec<_> = free.clone().filter_map(Sent::release).collect();
         let acquires: Vec<_> = free.filter_map(Sent::acquire).collect();
-        let free = self.inner.submit(Batch { releases: &releases, acquires: &acquires }).await?;
+        let batch = Batch { releases: &releases, acquires: &acquires };
+        let free = self.inner.submit(batch).await.map_err(|failed| failed.error)?;
         let (mut released, mut acquired) = (free.released.into_iter(), free.acquired.into_iter());
         let mut outcome = BatchOutcome::default();
         for it in sent {
@@ -414,7 +415,7 @@ impl LockDriver for Moody {
 
 #[async_trait]
 impl Registers for Moody {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let (inner, at) = (self.inner.clone(), at.clone());
         self.call("load", 1, async move { inner.load(&at).await }).await
     }
@@ -444,11 +445,11 @@ impl Registers for Moody {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         Registers::changed(&self.inner, at, after).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         self.inner.page(request).await
     }
 }

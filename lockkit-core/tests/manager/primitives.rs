@@ -52,7 +52,13 @@ async fn who_decides_late_learns_what_was_decided_and_changes_nothing() {
     let late = job.lock().lock().await.unwrap();
     let others = manager_of(&driver);
     let token = late.token().unwrap();
-    assert!(others.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        others
+            .admin()
+            .break_lock(Space::Lock, "job", token, BreakMode::Forced, None)
+            .await
+            .unwrap()
+    );
     let first = others.once("job").run(async |_| Ok::<_, Error>("first")).await.unwrap();
     assert!(late.is_valid(), "it has not heard of it yet");
     assert_eq!(job.decide(&late, "late").await.unwrap(), first);
@@ -104,7 +110,9 @@ async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
         guard.run(async |_| std::future::pending::<Result<(), lockkit_core::Error>>().await).await
     });
     settle().await;
-    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
+    assert!(
+        locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
+    );
     let error = broken.await.unwrap().expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     let next = locks.mutex("a").try_lock().await.unwrap().expect("it was released");

@@ -48,7 +48,7 @@ async fn what_is_looked_at_once_rides_over_a_short_outage_and_not_over_a_long_on
         driver.next(verb, Mood::FailBefore);
     }
     assert!(!locks.inspect(Space::Lock, "a").await.unwrap().is_free());
-    let listed: Vec<_> = locks.list("").map(|state| state.unwrap()).collect().await;
+    let listed: Vec<_> = locks.admin().list("").map(|state| state.unwrap()).collect().await;
     assert_eq!(listed.len(), 1);
     for verb in ["inspect", "list"] {
         driver.always(verb, Mood::FailBefore);
@@ -56,7 +56,8 @@ async fn what_is_looked_at_once_rides_over_a_short_outage_and_not_over_a_long_on
     let begun = Instant::now();
     let looked = timeout(60 * SECOND, locks.inspect(Space::Lock, "a")).await.expect("it ends");
     assert!(looked.unwrap_err().is_retryable());
-    let listed = timeout(60 * SECOND, locks.list("").collect::<Vec<_>>()).await.expect("it ends");
+    let listed =
+        timeout(60 * SECOND, locks.admin().list("").collect::<Vec<_>>()).await.expect("it ends");
     assert!(listed[0].as_ref().is_err_and(Error::is_retryable) && listed.len() == 1);
     assert!(begun.elapsed() < 15 * SECOND, "{:?}", begun.elapsed());
     assert!(guard.is_valid());
@@ -69,7 +70,9 @@ async fn a_watch_is_told_of_a_graceful_break() {
     let mut states = pin!(locks.watch(Space::Lock, "a"));
     assert!(!states.next().await.unwrap().unwrap().queue[0].broken);
     let token = guard.token().unwrap();
-    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap());
+    assert!(
+        locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap()
+    );
     let told = timeout(SECOND, states.next()).await.expect("told at once").unwrap().unwrap();
     assert!(told.queue[0].broken);
 }
@@ -135,7 +138,8 @@ async fn the_whole_listing_shows_each_list_once_over_many_pages() {
         guards.push(locks.mutex(format!("{i:03}")).lock().await.unwrap());
         guards.push(locks.semaphore(format!("{i:03}"), 1).acquire().await.unwrap());
     }
-    let listed: Vec<_> = locks.list("").map(|state| state.unwrap().key).take(2000).collect().await;
+    let listed: Vec<_> =
+        locks.admin().list("").map(|state| state.unwrap().key).take(2000).collect().await;
     assert_eq!(listed.len(), 900);
     let different: std::collections::HashSet<_> = listed.into_iter().collect();
     assert_eq!(different.len(), 900);

@@ -59,7 +59,7 @@ async fn a_backend_out_of_reach_ends_the_guard_before_the_lease_with_its_reason(
     let held = taken.elapsed();
     assert!(held < 30 * SECOND && held > 29 * SECOND, "{held:?}");
     assert!(!is_free(&locks, "a").await, "the lease at the backend lasts longer than the guard");
-    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Unreachable(_) })));
+    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Unreachable(_), .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,7 +190,7 @@ async fn a_release_after_a_loss_says_so() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
     sleep(31 * SECOND).await;
-    assert!(matches!(guard.release().await, Err(Error::Lost { reason: LossReason::Expired })));
+    assert!(matches!(guard.release().await, Err(Error::Lost { reason: LossReason::Expired, .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,6 +281,7 @@ async fn a_release_that_finds_a_broken_lock_says_who_broke_it_and_asks_only_then
     let others = super::manager_of(&driver);
     assert!(
         others
+            .admin()
             .break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("deploy"))
             .await
             .unwrap()

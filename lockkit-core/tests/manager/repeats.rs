@@ -82,7 +82,8 @@ async fn a_break_that_was_sent_twice_is_told_as_what_it_was() {
     let token = guard.token().unwrap();
     driver.send_twice();
     for (why, expected) in [("it hangs", true), ("again", false)] {
-        let broke = locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some(why)).await;
+        let broke =
+            locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, Some(why)).await;
         assert_eq!(broke.unwrap(), expected, "{why}");
     }
 }

@@ -80,7 +80,9 @@ async fn the_loss_of_either_is_the_slot_s() {
         let part = if space == Space::Lock { slot.lock() } else { slot.permit() };
         let token = part.token().unwrap();
         let others = manager_of(&driver);
-        assert!(others.break_lock(space, name, token, BreakMode::Forced, None).await.unwrap());
+        assert!(
+            others.admin().break_lock(space, name, token, BreakMode::Forced, None).await.unwrap()
+        );
         let reason = slot.lost().await;
         assert!(matches!(reason, LossReason::Broken(_)), "{reason:?}");
         assert!(!slot.is_valid() && slot.token().is_err() && slot.remaining().is_zero());
@@ -153,7 +155,7 @@ async fn a_lower_number_of_slots_moves_no_holder() {
     for _ in 0..3 {
         held.push(slots.acquire().await.unwrap());
     }
-    locks.semaphore("gpu", 3).resize(1).await.unwrap();
+    locks.admin().resize("gpu", 1).await.unwrap();
     let third = held.pop().unwrap();
     assert!(third.is_valid() && third.number() == 2);
     drop(held);

@@ -111,7 +111,7 @@ impl Model {
             && in_use != asked
         {
             let name = claim.key.name.to_string();
-            return Err(Error::LimitMismatch { name, in_use, asked });
+            return Err(Error::limit_mismatch(name, in_use, asked));
         }
         let holds = may_hold(&line, claim.mode);
         let ahead = line.len() as u32;
@@ -339,5 +339,5 @@ fn grant(token: Token, ttl: Duration) -> Grant {
 
 fn lost(broken: Option<BreakRecord>) -> Error {
     let reason = broken.map_or(LossReason::Expired, LossReason::Broken);
-    Error::Lost { reason }
+    Error::lost(reason)
 }

@@ -17,7 +17,7 @@ pub(crate) const WAIT: Duration = Duration::from_secs(10);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 pub(crate) fn identity() -> ClientIdentity {
-    ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
+    ClientIdentity::new("here", 1, "test")
 }
 
 pub(crate) fn claim(name: &str, mode: Mode) -> Arc<Claim> {
@@ -31,7 +31,7 @@ pub(crate) fn claim_for(name: &str, mode: Mode, hold: Duration, wait: Duration) 
 }
 
 pub(crate) fn record(forced: bool) -> BreakRecord {
-    BreakRecord { by: identity(), at_unix_ms: 1, reason: Some("test".to_owned()), forced }
+    BreakRecord::from_parts(identity(), 1, Some("test".to_owned()), forced)
 }
 
 pub(crate) async fn take(driver: &MemoryDriver, claim: &Arc<Claim>) -> Grant {

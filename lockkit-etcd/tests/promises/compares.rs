@@ -95,7 +95,7 @@ async fn slow() -> (Server, Proxy, Arc<EtcdDriver>) {
 
 fn record() -> BreakRecord {
     let by = ClientIdentity::of_this_process();
-    BreakRecord { by, at_unix_ms: 1, reason: None, forced: true }
+    BreakRecord::from_parts(by, 1, None, true)
 }
 
 /// Has the key of a claim made again while this request of the driver's is held up.

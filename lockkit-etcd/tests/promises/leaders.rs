@@ -17,7 +17,7 @@ const LONG: u64 = 60;
 
 fn record() -> BreakRecord {
     let by = ClientIdentity::of_this_process();
-    BreakRecord { by, at_unix_ms: 1, reason: None, forced: false }
+    BreakRecord::from_parts(by, 1, None, false)
 }
 
 /// The stream of keep-alives is at a follower, all else is asked of the leader, which is cut off and

@@ -108,12 +108,12 @@ async fn without_a_right_nothing_is_begun() {
             "to write" => {
                 let locks = place.manager(SHOP).await.unwrap();
                 let (lock, permits) = (locks.mutex("a"), locks.semaphore("s", 2));
-                let (limit, latch) = (locks.semaphore("s", 2).resizable(), locks.latch("l", 1));
+                let (admin, latch) = (locks.admin(), locks.latch("l", 1));
                 let register = locks.register("r");
                 refused("a lock", missing, || lock.lock()).await;
                 refused("a try", missing, || lock.try_lock()).await;
                 refused("permits", missing, || permits.acquire()).await;
-                refused("a limit", missing, || limit.resize(3)).await;
+                refused("a limit", missing, || admin.resize("s", 3)).await;
                 refused("a register", missing, || register.store("x")).await;
                 refused("a latch", missing, || latch.count_down()).await;
                 locks.shutdown().await;
@@ -125,7 +125,7 @@ async fn without_a_right_nothing_is_begun() {
                 });
                 refused("two locks", missing, || async {
                     let batch = Batch { releases: &[], acquires: &acquires };
-                    Ok(driver.submit(batch).await?)
+                    driver.submit(batch).await.map_err(|failed| failed.error)
                 })
                 .await;
                 driver.close().await;
@@ -160,7 +160,8 @@ async fn a_right_that_is_withdrawn_from_a_holder_costs_it_its_lock_at_most() {
         let another = ours.mutex("c");
         refused("another lock", missing, || another.lock()).await;
         let token_of_b = other.token().unwrap();
-        let break_b = || ours.break_lock(Space::Lock, "b", token_of_b, BreakMode::Graceful, None);
+        let admin = ours.admin();
+        let break_b = || admin.break_lock(Space::Lock, "b", token_of_b, BreakMode::Graceful, None);
         refused("a break", missing, break_b).await;
         match guard.release().await.expect_err("a release") {
             Error::Lost { .. } => {} // this took longer than its lease

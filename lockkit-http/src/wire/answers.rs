@@ -149,7 +149,7 @@ impl RenewOutcome {
     /// The results for a driver whose request was sent at `sent`.
     pub fn for_driver(self, sent: Moment) -> Vec<Result<Renewed, Error>> {
         let renewed = |answer: OrProblem<ClaimStatus>| -> Result<Renewed, Error> {
-            Ok(answer.result()?.renewal(sent).into())
+            Ok(answer.result().map_err(|failed| failed.error)?.renewal(sent).into())
         };
         let mut all: Vec<_> = self.answers.into_iter().map(renewed).collect();
         for evidence in self.evidence {

@@ -71,15 +71,15 @@ impl Health {
     /// For a driver.
     pub fn for_driver(self) -> state::Health {
         self.findings.into_iter().fold(state::Health::well(self.server), |health, it| {
-            health.with(state::Finding {
-                severity: match it.severity {
+            health.with(state::Finding::new(
+                match it.severity {
                     SeverityName::Note => Severity::Note,
                     SeverityName::Warning => Severity::Warning,
                     SeverityName::Problem => Severity::Problem,
                 },
-                what: it.what,
-                advice: it.advice,
-            })
+                it.what,
+                it.advice,
+            ))
         })
     }
 }

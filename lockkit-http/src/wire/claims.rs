@@ -134,8 +134,7 @@ impl Claim {
         let key = Key::new(Namespace::new(&self.namespace)?, mode.space(), Name::new(&self.name)?);
         let (ttl, wait_ttl) =
             (Duration::from_millis(self.ttl_ms), Duration::from_millis(self.wait_ttl_ms));
-        let nobody =
-            || ClientIdentity { host: "unknown".into(), pid: 0, program: "unknown".into() };
+        let nobody = || ClientIdentity::new("unknown", 0, "unknown");
         let holder = Arc::new(self.holder.unwrap_or_else(nobody));
         let claim = DriverClaim::new(key, mode, ttl, wait_ttl, holder)
             .with_id(hidden(id))

@@ -213,7 +213,7 @@ pub struct Changed {
     /// Which lock.
     pub key: Key,
     /// The queue that the client has seen.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<SeenClaim>,
     /// How long the answer may wait: 25 s at most. It then has the queue that was seen.
     #[serde(default)]
     pub wait_ms: u64,
@@ -222,7 +222,7 @@ pub struct Changed {
 /// What tells two lines apart, of each claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct SeenClaim {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
@@ -244,7 +244,7 @@ pub struct Seen {
 impl Changed {
     /// What is sent for a state that was seen.
     pub fn of(key: &lockkit_core::Key, seen: &LockState, wait_ms: u64) -> Self {
-        let seen = seen.queue.iter().cloned().map(ClaimState::of).map(|it| Seen {
+        let seen = seen.queue.iter().cloned().map(ClaimState::of).map(|it| SeenClaim {
             token: it.token,
             mode: it.mode,
             permits: it.permits,
@@ -257,8 +257,8 @@ impl Changed {
 }
 
 /// The state that was seen, as far as it tells lines apart.
-pub fn claim_states(seen: Vec<Seen>) -> Vec<state::ClaimState> {
-    let nobody = || ClientIdentity { host: String::new(), pid: 0, program: String::new() };
+pub fn claim_states(seen: Vec<SeenClaim>) -> Vec<state::ClaimState> {
+    let nobody = || ClientIdentity::new(String::new(), 0, String::new());
     seen.into_iter()
         .map(|it| ClaimState {
             token: it.token,
@@ -445,7 +445,7 @@ pub struct Limit {
 pub struct BreakBody {
     /// Which lock.
     pub key: Key,
-    /// The token of the claim, so that nobody else is broken by mistake.
+    /// The token of the claim, so that no other claim is broken by mistake.
     #[serde(with = "text")]
     pub token: Token,
     /// At once, instead of gracefully: from there on only tokens protect.

@@ -1,7 +1,7 @@
 //! Listing what is not a lock: registers, and the namespaces in use.
 
 use lockkit_core::driver::Version;
-use lockkit_core::state::{self, Listed, RegisterRequest};
+use lockkit_core::state::{self, ListPage, RegisterRequest};
 use lockkit_core::{Error, Name, Namespace, Token};
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +102,7 @@ pub struct RegisterState {
 
 impl RegisterPage {
     /// What is answered for a page.
-    pub fn of(page: Listed<state::RegisterState>) -> Self {
+    pub fn of(page: ListPage<state::RegisterState>) -> Self {
         let registers = page.items.into_iter().map(|it| RegisterState {
             name: it.name.as_str().to_owned(),
             version: it.version.0,
@@ -114,14 +114,14 @@ impl RegisterPage {
     }
 
     /// The page for a driver.
-    pub fn for_driver(self) -> Result<Listed<state::RegisterState>, Error> {
+    pub fn for_driver(self) -> Result<ListPage<state::RegisterState>, Error> {
         let state = |it: RegisterState| {
             let (name, version) = (Name::new(it.name)?, Version(it.version));
             let (token, bytes, damaged) = (it.token, it.bytes, it.damaged);
-            Ok(state::RegisterState { name, version, token, bytes, damaged })
+            Ok(state::RegisterState::new(name, version, token, bytes).with_damage(damaged))
         };
         let items = self.registers.into_iter().map(state).collect::<Result<_, Error>>()?;
-        Ok(Listed { items, more: self.more })
+        Ok(ListPage { items, more: self.more })
     }
 }
 
@@ -179,14 +179,14 @@ pub struct Namespaces {
 
 impl Namespaces {
     /// What is answered for a page.
-    pub fn of(page: Listed<Namespace>) -> Self {
+    pub fn of(page: ListPage<Namespace>) -> Self {
         let namespaces = page.items.iter().map(|namespace| namespace.as_str().to_owned());
         Self { namespaces: namespaces.collect(), more: page.more }
     }
 
     /// The page for a driver.
-    pub fn for_driver(self) -> Result<Listed<Namespace>, Error> {
+    pub fn for_driver(self) -> Result<ListPage<Namespace>, Error> {
         let items = self.namespaces.iter().map(Namespace::new).collect::<Result<_, _>>()?;
-        Ok(Listed { items, more: self.more })
+        Ok(ListPage { items, more: self.more })
     }
 }

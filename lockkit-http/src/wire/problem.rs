@@ -85,7 +85,7 @@ pub enum Code {
     /// The backend does not answer, or the service is stopping: ask again. The request may have been
     /// carried out.
     Unavailable,
-    /// The backend refuses, until somebody does something about it.
+    /// The backend refuses, until an operator corrects it.
     Backend,
 }
 
@@ -147,7 +147,7 @@ impl Problem {
         };
         let with = |code| Self::new(code, detail);
         match error {
-            Error::Lost { reason } => {
+            Error::Lost { reason, .. } => {
                 Self { loss: Some(reason.clone().into()), ..with(Code::Ended) }
             }
             Error::LimitMismatch { in_use, asked, .. } => {
@@ -155,7 +155,7 @@ impl Problem {
             }
             Error::Conflict { .. } => with(Code::Conflict),
             Error::Stale { highest, .. } => Self { highest: Some(*highest), ..with(Code::Stale) },
-            Error::Unsupported { operation, backend } => Self {
+            Error::Unsupported { operation, backend, .. } => Self {
                 operation: Some((*operation).to_owned()),
                 backend: Some((*backend).to_owned()),
                 ..with(Code::Unsupported)
@@ -175,19 +175,17 @@ impl Problem {
     /// The error of the library that this is.
     pub fn error(self) -> Error {
         match self.code {
-            Code::Ended => {
-                Error::Lost { reason: self.loss.map_or(LossReason::Expired, |loss| loss.reason()) }
-            }
-            Code::LimitMismatch => Error::LimitMismatch {
-                name: String::new(),
-                in_use: self.in_use.unwrap_or(0),
-                asked: self.asked.unwrap_or(0),
-            },
+            Code::Ended => Error::lost(self.loss.map_or(LossReason::Expired, |loss| loss.reason())),
+            Code::LimitMismatch => Error::limit_mismatch(
+                String::new(),
+                self.in_use.unwrap_or(0),
+                self.asked.unwrap_or(0),
+            ),
             Code::Invalid | Code::TooLarge => Error::Config(self.detail),
-            Code::Unsupported => Error::Unsupported {
-                operation: known(&OPERATIONS, self.operation).unwrap_or("this"),
-                backend: known(&BACKENDS, self.backend).unwrap_or(crate::BACKEND),
-            },
+            Code::Unsupported => Error::unsupported(
+                known(&OPERATIONS, self.operation).unwrap_or("this"),
+                known(&BACKENDS, self.backend).unwrap_or(crate::BACKEND),
+            ),
             Code::Unavailable | Code::TooMany | Code::TooSlow => {
                 Error::retryable(crate::BACKEND, self.detail)
             }

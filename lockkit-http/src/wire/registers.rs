@@ -118,7 +118,7 @@ pub struct Loaded {
 
 impl Loaded {
     /// What is answered.
-    pub fn of(entry: Option<driver::Entry>) -> Self {
+    pub fn of(entry: Option<driver::RegisterEntry>) -> Self {
         let entry = entry.map(|it| Entry {
             value: Value::of(&it.value),
             version: it.version.0,
@@ -128,10 +128,10 @@ impl Loaded {
     }
 
     /// For a driver.
-    pub fn for_driver(self) -> Result<Option<driver::Entry>, Error> {
+    pub fn for_driver(self) -> Result<Option<driver::RegisterEntry>, Error> {
         let entry = |it: Entry| {
             let (version, token) = (Version(it.version), it.token);
-            Ok(driver::Entry { value: it.value.bytes()?, version, token })
+            Ok(driver::RegisterEntry::new(it.value.bytes()?, version, token))
         };
         self.entry.map(entry).transpose()
     }

@@ -152,7 +152,7 @@ impl ClaimStatus {
             Self::Held(grant) => (grant.ambiguous, Acquisition::Granted(grant.for_driver(sent))),
             Self::Waiting { ahead, ambiguous } => (ambiguous, Acquisition::Queued { ahead }),
             Self::Busy { ambiguous } => (ambiguous, Acquisition::Busy),
-            Self::Ended(end) => return Err(Error::Lost { reason: end.reason() }),
+            Self::Ended(end) => return Err(Error::lost(end.reason())),
         };
         Ok(Attempted::after(ambiguous, answer))
     }

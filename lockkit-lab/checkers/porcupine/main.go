@@ -185,7 +185,7 @@ func operations(events []event) map[string][]*input {
 			if e.At < in.until {
 				in.until = e.At
 			}
-		case "gone":
+		case "client_crashed":
 			for at, in := range open {
 				if at.client == e.Client && e.At < in.until {
 					in.until = e.At

@@ -13,13 +13,13 @@ pub struct Event {
     pub client: u32,
     /// What.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What happened. An `op` is a number that its client uses once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// A client asks for a lock.
     Asked {
         /// Which operation begins.
@@ -29,11 +29,11 @@ pub enum What {
         /// In which way.
         how: How,
     },
-    /// The backend answered that the operation's claim has a place in line and waits.
+    /// The backend answered that the operation's claim is in the queue and waits.
     Placed {
         /// The operation.
         op: u64,
-        /// Which claim: an operation whose claim was lost in line goes on with another one.
+        /// Which claim: an operation whose waiting claim was lost goes on with another one.
         claim: u64,
         /// When the request was sent that was answered so.
         sent: u64,
@@ -100,8 +100,8 @@ pub enum What {
         /// The highest token that it has seen.
         highest: u64,
     },
-    /// The client died; its guards and what it had asked for are nobody's now.
-    Gone,
+    /// The client crashed; its guards and what it had asked for belong to no client now.
+    ClientCrashed,
     /// A fault begins.
     FaultBegins {
         /// Which kind, as the table of promises names it.
@@ -120,7 +120,7 @@ pub enum What {
         on: String,
     },
     /// After the last client is gone, and the time is up: the lock is free, or it is not.
-    Looked {
+    Inspected {
         /// Which lock.
         lock: String,
         /// Whether it is free.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee};
 
-use super::violation::{Invariant, Promises, Violation, nanos};
-use super::{Event, History, What};
+use super::violation::{Invariant, RecordedPromises, Violation, nanos};
+use super::{Event, EventKind, History};
 
 /// A fault, from when to when.
 #[derive(Clone, Debug)]
@@ -69,11 +69,11 @@ pub(super) fn fault_windows(history: &History) -> Vec<FaultWindow> {
     let mut fault_windows: Vec<FaultWindow> = Vec::new();
     for Event { at, what, .. } in &history.events {
         match what {
-            What::FaultBegins { fault, on, locks } => {
+            EventKind::FaultBegins { fault, on, locks } => {
                 let (fault, on, locks) = (*fault, on.clone(), locks.clone());
                 fault_windows.push(FaultWindow { fault, on, locks, begins: *at, ends: u64::MAX });
             }
-            What::FaultEnds { fault, on } => {
+            EventKind::FaultEnds { fault, on } => {
                 let this =
                     |s: &&mut FaultWindow| s.ends == u64::MAX && s.fault == *fault && s.on == *on;
                 if let Some(window) = fault_windows.iter_mut().find(this) {
@@ -104,7 +104,11 @@ pub(super) fn asks(invariant: Invariant) -> Option<Guarantee> {
 
 impl FaultWindow {
     /// What this fault may explain of the violation.
-    pub(super) fn excuse(&self, violation: &Violation, promises: &Promises) -> Option<Excuse> {
+    pub(super) fn excuse(
+        &self,
+        violation: &Violation,
+        promises: &RecordedPromises,
+    ) -> Option<Excuse> {
         let costs_it = promises.keeps(self.fault) < asks(violation.invariant)?;
         let touches_it = self.locks.is_empty() || self.locks.contains(&violation.of);
         let until = self.ends.saturating_add(nanos(promises.lease));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, History, Promises};
+use super::{Event, History, RecordedPromises};
 
 /// A history and what was promised: all that the judge needs.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Recorded {
     /// What happened.
     pub history: History,
     /// What was promised.
-    pub promises: Promises,
+    pub promises: RecordedPromises,
 }
 
 /// The first line.
@@ -24,7 +24,7 @@ struct Head {
     /// The version of the form of the file.
     lockkit_history: u32,
     events: usize,
-    promises: Promises,
+    promises: RecordedPromises,
 }
 
 const VERSION: u32 = 1;

@@ -1,5 +1,5 @@
 //! The judge: reads a history and says which promise was broken, by whom, and when. It does not
-//! know what ran; [`Promises`] say what was promised under the faults that happened.
+//! know what ran; [`RecordedPromises`] say what was promised under the faults that happened.
 //!
 //! This file has the invariants of exclusion, tokens and order; the others have files of their own.
 
@@ -12,12 +12,12 @@ use super::excuse::{Excused, FaultWindow, asks, fault_windows};
 use super::liveness::{progress, success};
 use super::turn::{Turn, by_lock, turns, violation};
 use super::updates::updates;
-use super::violation::{Invariant, Promises, Violation, nanos};
-use super::{History, What};
+use super::violation::{Invariant, RecordedPromises, Violation, nanos};
+use super::{EventKind, History};
 
 /// What a history shows.
 #[derive(Clone, Debug, Default)]
-pub struct Judgement {
+pub struct HistoryJudgement {
     /// Promises that were broken.
     pub violations: Vec<Violation>,
     /// What happened although it was not promised that it would not, and the faults that excuse it.
@@ -26,11 +26,11 @@ pub struct Judgement {
     pub better: Vec<Invariant>,
     /// How many of each event there were.
     pub counts: BTreeMap<&'static str, usize>,
-    /// For each lock, the longest time without a grant while an operation waited and nobody held it.
+    /// For each lock, the longest time without a grant while an operation waited and no client held it.
     pub longest_waits: BTreeMap<String, Duration>,
 }
 
-impl Judgement {
+impl HistoryJudgement {
     /// Whether every promise was kept.
     pub fn acquitted(&self) -> bool {
         self.violations.is_empty()
@@ -38,7 +38,7 @@ impl Judgement {
 }
 
 /// Judges a history.
-pub fn judge(history: &History, promises: &Promises) -> Judgement {
+pub fn judge(history: &History, promises: &RecordedPromises) -> HistoryJudgement {
     let mut found = Vec::new();
     let turns = turns(history, &mut found);
     let fault_windows = fault_windows(history);
@@ -67,9 +67,9 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
 /// Sorts what was found into what was promised and what a fault excuses.
 fn sentence(
     fault_windows: &[FaultWindow],
-    promises: &Promises,
+    promises: &RecordedPromises,
     found: Vec<Violation>,
-) -> Judgement {
+) -> HistoryJudgement {
     let at_risk = |invariant: &Invariant| {
         let costs = |asked| fault_windows.iter().any(|s| promises.keeps(s.fault) < asked);
         asks(*invariant).is_some_and(costs)
@@ -77,7 +77,7 @@ fn sentence(
     let better = [Invariant::Exclusion, Invariant::TokensGrow].into_iter().filter(at_risk);
     let better =
         better.filter(|invariant| found.iter().all(|v| v.invariant != *invariant)).collect();
-    let mut judgement = Judgement { better, ..Judgement::default() };
+    let mut judgement = HistoryJudgement { better, ..HistoryJudgement::default() };
     for violation in found {
         match fault_windows.iter().find_map(|window| window.excuse(&violation, promises)) {
             Some(by) => judgement.excused.push(Excused { violation, by }),
@@ -95,23 +95,23 @@ fn counts(history: &History) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-fn kind(what: &What) -> &'static str {
+fn kind(what: &EventKind) -> &'static str {
     match what {
-        What::Asked { .. } => "asked",
-        What::Placed { .. } => "placed",
-        What::Granted { .. } => "granted",
-        What::Valid { .. } => "valid",
-        What::Refused { .. } => "refused",
-        What::Failed { .. } => "failed",
-        What::Ended { lost: None, .. } => "released",
-        What::Ended { lost: Some(_), .. } => "lost",
-        What::RegisterAsked { .. } => "register asked",
-        What::RegisterDone { .. } => "register done",
-        What::RegisterStale { .. } => "register stale",
-        What::Gone => "clients gone",
-        What::FaultBegins { .. } => "faults",
-        What::FaultEnds { .. } => "faults over",
-        What::Looked { .. } => "looked",
+        EventKind::Asked { .. } => "asked",
+        EventKind::Placed { .. } => "placed",
+        EventKind::Granted { .. } => "granted",
+        EventKind::Valid { .. } => "valid",
+        EventKind::Refused { .. } => "refused",
+        EventKind::Failed { .. } => "failed",
+        EventKind::Ended { lost: None, .. } => "released",
+        EventKind::Ended { lost: Some(_), .. } => "lost",
+        EventKind::RegisterAsked { .. } => "register asked",
+        EventKind::RegisterDone { .. } => "register done",
+        EventKind::RegisterStale { .. } => "register stale",
+        EventKind::ClientCrashed => "clients gone",
+        EventKind::FaultBegins { .. } => "faults",
+        EventKind::FaultEnds { .. } => "faults over",
+        EventKind::Inspected { .. } => "inspected",
     }
 }
 
@@ -195,7 +195,7 @@ fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
 
 fn free_at_end(history: &History, found: &mut Vec<Violation>) {
     for event in &history.events {
-        if let What::Looked { lock, free: false } = &event.what {
+        if let EventKind::Inspected { lock, free: false } = &event.what {
             let text =
                 "it was still held, or waited for, when all clients were long gone".to_owned();
             found.push(violation(Invariant::FreeAtEnd, lock, event.at, event.at, &[], text));
@@ -209,7 +209,7 @@ fn given(turns: &[&Turn]) -> u64 {
 }
 
 /// Finds operations that were overtaken. A claim that waits, or gets its turn, after another one
-/// was granted has been in line all the time, since an ended claim never comes back: so only what
+/// was granted has been in the queue all the time, since an ended claim never comes back: so only what
 /// was seen counts, and neither a late message nor a lost place looks like overtaking.
 fn order(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.told, *t))).collect();

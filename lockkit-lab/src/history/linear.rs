@@ -5,14 +5,14 @@
 
 use std::collections::HashSet;
 
-use super::register::{Answer, State};
+use super::register::{RegisterResult, State};
 
 /// One operation. Without an answer it may have taken effect at any time after it was asked, or
 /// never.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) asked: u64,
-    pub(super) answered: Option<(u64, Answer)>,
+    pub(super) answered: Option<(u64, RegisterResult)>,
     pub(super) token: u64,
     pub(super) write: Option<u64>,
 }
@@ -146,12 +146,18 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn op(asked: u64, answered: u64, token: u64, write: Option<u64>, answer: Answer) -> Operation {
+    fn op(
+        asked: u64,
+        answered: u64,
+        token: u64,
+        write: Option<u64>,
+        answer: RegisterResult,
+    ) -> Operation {
         Operation { asked, answered: Some((answered, answer)), token, write }
     }
 
-    fn done(value: u64) -> Answer {
-        Answer::Done { value }
+    fn done(value: u64) -> RegisterResult {
+        RegisterResult::Done { value }
     }
 
     #[test]
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_token_below_the_highest_must_be_refused() {
-        let stale = Answer::Stale { highest: 2 };
+        let stale = RegisterResult::Stale { highest: 2 };
         let right = [op(0, 1, 2, Some(1), done(1)), op(2, 3, 1, Some(9), stale)];
         let wrong = [op(0, 1, 2, Some(1), done(1)), op(2, 3, 1, Some(9), done(9))];
         assert_eq!(search(&right), Order::Found);

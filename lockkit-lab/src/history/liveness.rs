@@ -45,7 +45,7 @@ pub(super) fn progress(
     longest
 }
 
-/// The times in which operations waited, no guard was valid, and nobody was granted the lock.
+/// The times in which operations waited, no guard was valid, and no client was granted the lock.
 fn idle_times(turns: &[&Turn], end: u64) -> Vec<(u64, u64)> {
     // By how much each moment changes how many wait and hold, and whether one is granted.
     let mut changes: Vec<(u64, i64, i64, bool)> = Vec::new();

@@ -20,12 +20,12 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-pub use event::{Event, How, What};
+pub use event::{Event, EventKind, How};
 pub use excuse::{Excuse, Excused};
 pub use file::Recorded;
-pub use judge::{Judgement, judge};
+pub use judge::{HistoryJudgement, judge};
 pub use lockkit_conformance::wrap::now;
-pub use violation::{Promises, Violation};
+pub use violation::{RecordedPromises, Violation};
 
 /// What happened, in the order of time.
 #[derive(Clone, Debug, Default)]
@@ -75,12 +75,12 @@ impl Recorder {
     }
 
     /// Records that this happens now.
-    pub fn record(&self, what: What) -> io::Result<()> {
+    pub fn record(&self, what: EventKind) -> io::Result<()> {
         self.record_at(now(), what)
     }
 
     /// Records that this happened then.
-    pub fn record_at(&self, at: u64, what: What) -> io::Result<()> {
+    pub fn record_at(&self, at: u64, what: EventKind) -> io::Result<()> {
         let mut line = serde_json::to_string(&Event { at, client: self.client, what })?;
         line.push('\n');
         // One write a line: appends of several processes do not mix.

@@ -23,22 +23,22 @@ pub(super) struct State {
 
 impl State {
     /// What a register does: the model that histories are held against, too.
-    pub(super) fn apply(&mut self, token: u64, write: Option<u64>) -> Answer {
+    pub(super) fn apply(&mut self, token: u64, write: Option<u64>) -> RegisterResult {
         if token < self.highest {
-            return Answer::Stale { highest: self.highest };
+            return RegisterResult::Stale { highest: self.highest };
         }
         self.highest = token;
         if let Some(value) = write {
             self.value = value;
         }
-        Answer::Done { value: self.value }
+        RegisterResult::Done { value: self.value }
     }
 }
 
 /// What a register says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum RegisterResult {
     /// It did it, and this is its value now.
     Done {
         /// The value.
@@ -60,7 +60,7 @@ struct Question {
 
 impl GuardedRegisters {
     /// Writes, or reads when there is nothing to write.
-    pub fn apply(&self, register: &str, token: u64, write: Option<u64>) -> Answer {
+    pub fn apply(&self, register: &str, token: u64, write: Option<u64>) -> RegisterResult {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         states.entry(register.to_owned()).or_default().apply(token, write)
     }
@@ -107,7 +107,12 @@ impl RegisterClient {
 
     /// Writes, or reads when there is nothing to write. Blocks for as long as a loopback round
     /// trip takes.
-    pub fn apply(&mut self, register: &str, token: u64, write: Option<u64>) -> io::Result<Answer> {
+    pub fn apply(
+        &mut self,
+        register: &str,
+        token: u64,
+        write: Option<u64>,
+    ) -> io::Result<RegisterResult> {
         let question = Question { register: register.to_owned(), token, write };
         let line = serde_json::to_string(&question)? + "\n";
         self.lines.get_mut().write_all(line.as_bytes())?;
@@ -126,10 +131,10 @@ mod tests {
         let registers = GuardedRegisters::default();
         let address = registers.serve().unwrap();
         let mut client = RegisterClient::connect(address).unwrap();
-        assert_eq!(client.apply("a", 5, Some(7)).unwrap(), Answer::Done { value: 7 });
-        assert_eq!(registers.apply("a", 4, Some(8)), Answer::Stale { highest: 5 });
-        assert_eq!(client.apply("a", 6, None).unwrap(), Answer::Done { value: 7 });
-        assert_eq!(client.apply("a", 5, None).unwrap(), Answer::Stale { highest: 6 });
-        assert_eq!(client.apply("b", 1, None).unwrap(), Answer::Done { value: 0 });
+        assert_eq!(client.apply("a", 5, Some(7)).unwrap(), RegisterResult::Done { value: 7 });
+        assert_eq!(registers.apply("a", 4, Some(8)), RegisterResult::Stale { highest: 5 });
+        assert_eq!(client.apply("a", 6, None).unwrap(), RegisterResult::Done { value: 7 });
+        assert_eq!(client.apply("a", 5, None).unwrap(), RegisterResult::Stale { highest: 6 });
+        assert_eq!(client.apply("b", 1, None).unwrap(), RegisterResult::Done { value: 0 });
     }
 }

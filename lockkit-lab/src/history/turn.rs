@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lockkit_core::Mode;
 
 use super::violation::{Invariant, Violation};
-use super::{Event, History, What};
+use super::{Event, EventKind, History};
 
 /// A lock operation.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub(super) struct Turn {
     pub(super) lock: String,
     pub(super) mode: Mode,
     pub(super) asked: u64,
-    /// The place in line of its latest claim.
-    pub(super) place: Option<Place>,
+    /// Since when its latest claim is in the queue.
+    pub(super) place: Option<QueuedSince>,
     pub(super) held: Option<Held>,
     /// When it was refused, failed, ended, or its client died.
     pub(super) over: Option<u64>,
@@ -25,9 +25,9 @@ pub(super) struct Turn {
     pub(super) failed: bool,
 }
 
-/// A place in line, as far as the client knows of it.
+/// Since when a claim is in the queue, as far as the client knows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct QueuedSince {
     claim: u64,
     /// When the client was told of it.
     pub(super) from: u64,
@@ -56,7 +56,7 @@ impl Turn {
     fn placed(&mut self, at: u64, claim: u64, sent: u64) {
         match &mut self.place {
             Some(place) if place.claim == claim => place.until = place.until.max(sent),
-            place => *place = Some(Place { claim, from: at, until: sent }),
+            place => *place = Some(QueuedSince { claim, from: at, until: sent }),
         }
     }
 
@@ -74,7 +74,7 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> 
     let mut index: BTreeMap<(u32, u64), usize> = BTreeMap::new();
     for Event { at, client, what } in &history.events {
         let op = match what {
-            What::Asked { op, lock, how } => {
+            EventKind::Asked { op, lock, how } => {
                 index.insert((*client, *op), turns.len());
                 turns.push(Turn {
                     client: *client,
@@ -89,16 +89,16 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> 
                 });
                 continue;
             }
-            What::Gone => {
+            EventKind::ClientCrashed => {
                 turns.iter_mut().filter(|t| t.client == *client).for_each(|t| t.end(*at));
                 continue;
             }
-            What::Placed { op, .. }
-            | What::Granted { op, .. }
-            | What::Valid { op, .. }
-            | What::Refused { op }
-            | What::Failed { op, .. }
-            | What::Ended { op, .. } => *op,
+            EventKind::Placed { op, .. }
+            | EventKind::Granted { op, .. }
+            | EventKind::Valid { op, .. }
+            | EventKind::Refused { op }
+            | EventKind::Failed { op, .. }
+            | EventKind::Ended { op, .. } => *op,
             _ => continue,
         };
         match index.get(&(*client, op)) {
@@ -111,23 +111,23 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> 
 
 impl Turn {
     /// Takes in an event of this operation.
-    fn hear(&mut self, at: u64, what: &What) {
+    fn hear(&mut self, at: u64, what: &EventKind) {
         match what {
-            What::Placed { claim, sent, .. } => self.placed(at, *claim, *sent),
-            What::Granted { token, since, valid_until, .. } => {
+            EventKind::Placed { claim, sent, .. } => self.placed(at, *claim, *sent),
+            EventKind::Granted { token, since, valid_until, .. } => {
                 let (token, since, until) = (*token, *since, *valid_until);
                 self.held.get_or_insert(Held { told: at, token, since, until });
             }
-            What::Valid { valid_until, .. } => {
+            EventKind::Valid { valid_until, .. } => {
                 if let Some(held) = &mut self.held {
                     held.until = held.until.max(*valid_until);
                 }
             }
-            What::Ended { lost, .. } => {
+            EventKind::Ended { lost, .. } => {
                 self.failed = lost.is_some();
                 self.end(at);
             }
-            What::Failed { .. } => {
+            EventKind::Failed { .. } => {
                 self.failed = true;
                 self.over = Some(at);
             }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::linear::{Operation, Order, search};
-use super::register::Answer;
+use super::register::RegisterResult;
 use super::violation::{Invariant, Violation};
-use super::{Event, History, What};
+use super::{Event, EventKind, History};
 
 /// Judges all registers.
 pub(super) fn updates(history: &History, found: &mut Vec<Violation>) {
@@ -38,7 +38,7 @@ fn lost_updates(
 ) {
     let mut writers: BTreeMap<u64, (u64, (u32, u64))> = BTreeMap::new();
     for (by, op) in operations {
-        let (Some(value), Some((at, Answer::Done { .. }))) = (op.write, op.answered) else {
+        let (Some(value), Some((at, RegisterResult::Done { .. }))) = (op.write, op.answered) else {
             continue;
         };
         if let Some((before, other)) = writers.insert(value, (at, *by)) {
@@ -57,15 +57,17 @@ fn operations_of(history: &History) -> BTreeMap<String, Operations> {
     let mut of: BTreeMap<(u32, u64), String> = BTreeMap::new();
     for Event { at, client, what } in &history.events {
         let (op, answer) = match what {
-            What::RegisterAsked { op, register, token, write } => {
+            EventKind::RegisterAsked { op, register, token, write } => {
                 let operation =
                     Operation { asked: *at, answered: None, token: *token, write: *write };
                 of.insert((*client, *op), register.clone());
                 all.entry(register.clone()).or_default().insert((*client, *op), operation);
                 continue;
             }
-            What::RegisterDone { op, value } => (*op, Answer::Done { value: *value }),
-            What::RegisterStale { op, highest } => (*op, Answer::Stale { highest: *highest }),
+            EventKind::RegisterDone { op, value } => (*op, RegisterResult::Done { value: *value }),
+            EventKind::RegisterStale { op, highest } => {
+                (*op, RegisterResult::Stale { highest: *highest })
+            }
             _ => continue,
         };
         let id = (*client, op);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a set-up promises.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Promises {
+pub struct RecordedPromises {
     /// Which faults cost what. Those that are not named cost nothing.
     pub faults: Vec<(Fault, Guarantee)>,
     /// Whether claims are granted in the order in which they were queued.
@@ -24,7 +24,7 @@ pub struct Promises {
     pub lease: Duration,
 }
 
-impl Promises {
+impl RecordedPromises {
     /// Those of a driver.
     pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
         let faults = capabilities.faults.to_vec();
@@ -46,7 +46,7 @@ pub enum Invariant {
     TokensGrow,
     /// A token is given once.
     TokenOnce,
-    /// Where it is promised, nobody gets a lock before those who are in line.
+    /// Where it is promised, no client gets a lock before those in the queue.
     Order,
     /// The guarded register never goes back.
     Register,
@@ -54,7 +54,7 @@ pub enum Invariant {
     LostUpdate,
     /// After the last client is gone, every lock is free in time.
     FreeAtEnd,
-    /// While somebody waits and nobody holds, the lock is granted in time.
+    /// While a client waits and none holds, the lock is granted in time.
     Progress,
     /// Away from all faults, what is asked for succeeds; and some of it always.
     Success,

@@ -26,7 +26,7 @@ pub(crate) enum Delivery {
 pub(crate) enum ConnectionState {
     Open,
     Cut,
-    HalfOpen { heard_by: End },
+    HalfOpen { receiver: End },
     Over,
 }
 

@@ -44,7 +44,7 @@ impl Add for Counts {
     }
 }
 
-/// One connection's counts, and whether a flight of requests is under way.
+/// One connection's counts, and whether pipelined requests are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counts: Counts,

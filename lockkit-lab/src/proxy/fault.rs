@@ -38,7 +38,7 @@ pub enum Fault {
     /// open and silent. The message is lost.
     HalfOpen {
         /// Who hears of it.
-        heard_by: End,
+        receiver: End,
     },
 }
 
@@ -53,7 +53,7 @@ pub enum When {
     Request(u64),
     /// When this answer arrives at the proxy.
     Answer(u64),
-    /// When this message arrives at the proxy that nobody asked for.
+    /// When this message, which answers no request, arrives at the proxy.
     Push(u64),
 }
 
@@ -101,13 +101,13 @@ pub(crate) struct Armed {
     pub(crate) fault: Fault,
     when: When,
     left: u64,
-    pub(crate) strike: watch::Sender<bool>,
+    pub(crate) fired: watch::Sender<bool>,
 }
 
 impl Armed {
     pub(crate) fn new(fault: Fault, when: When) -> (Self, FaultFired) {
-        let (strike, seen) = watch::channel(false);
-        (Self { fault, when, left: when.nth(), strike }, FaultFired(seen))
+        let (fired, seen) = watch::channel(false);
+        (Self { fault, when, left: when.nth(), fired }, FaultFired(seen))
     }
 
     /// Counts a message; true if the fault strikes at it.

@@ -92,7 +92,7 @@ impl Hub {
         };
         let mut delivery = Delivery::Pass(self.latency(to));
         for armed in struck {
-            delivery = match (self.inject(connection, armed.fault, &armed.strike), delivery) {
+            delivery = match (self.inject(connection, armed.fault, &armed.fired), delivery) {
                 (Delivery::Pass(more), Delivery::Pass(before)) => Delivery::Pass(before + more),
                 (_, Delivery::End) => Delivery::End,
                 (new, _) => new,
@@ -104,25 +104,25 @@ impl Hub {
 
     pub(crate) fn order(&self, fault: Fault, when: When) -> FaultFired {
         let when_armed = if when == When::Now { When::Request(1) } else { when };
-        let (armed, strike) = Armed::new(fault, when_armed);
+        let (armed, fired) = Armed::new(fault, when_armed);
         if when != When::Now || matches!(fault, Fault::Delay(_)) {
             lock(&self.state).armed.push(armed);
-            return strike;
+            return fired;
         }
         let connections = lock(&self.state).connections.clone();
         for connection in connections
             .iter()
             .filter(|connection| *connection.state.borrow() == ConnectionState::Open)
         {
-            self.inject(connection, fault, &armed.strike);
+            self.inject(connection, fault, &armed.fired);
         }
         if fault == Fault::BlackHole {
             self.open.send_replace(false);
         }
         if fault != Fault::Mute {
-            armed.strike.send_replace(true);
+            armed.fired.send_replace(true);
         }
-        strike
+        fired
     }
 
     pub(crate) fn heal(&self) {
@@ -165,7 +165,7 @@ impl Hub {
         &self,
         connection: &ProxiedConnection,
         fault: Fault,
-        strike: &watch::Sender<bool>,
+        fired: &watch::Sender<bool>,
     ) -> Delivery {
         let delivery = match fault {
             Fault::Delay(by) => Delivery::Pass(by),
@@ -174,23 +174,23 @@ impl Hub {
                 Delivery::Pass(Duration::ZERO)
             }
             Fault::Mute => {
-                lock(&connection.mute).get_or_insert_default().push(strike.clone());
+                lock(&connection.mute).get_or_insert_default().push(fired.clone());
                 return Delivery::Pass(Duration::ZERO);
             }
             Fault::Cut => meet(connection, ConnectionState::Cut),
-            Fault::HalfOpen { heard_by } => {
-                meet(connection, ConnectionState::HalfOpen { heard_by })
+            Fault::HalfOpen { receiver } => {
+                meet(connection, ConnectionState::HalfOpen { receiver })
             }
         };
-        strike.send_replace(true);
+        fired.send_replace(true);
         delivery
     }
 
-    /// Whether the server's messages are lost; whoever waits for that is told.
+    /// Whether the server's messages are lost; a test that waits for that is notified.
     fn is_silenced(&self, connection: &ProxiedConnection) -> bool {
         let mut mute = lock(&connection.mute);
-        mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|strike| {
-            strike.send_replace(true);
+        mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|fired| {
+            fired.send_replace(true);
         });
         mute.is_some()
     }

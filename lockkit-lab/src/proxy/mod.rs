@@ -3,7 +3,7 @@
 //! change a byte of what it lets pass, but for ports in a group whose servers
 //! tell clients where the others are.
 //!
-//! **Exact counts.** A flight of requests ends when an answer to it is handed to
+//! **Exact counts.** A round trip ends when an answer to it is handed to
 //! the client. Requests that a client sends back to back, but in several pieces,
 //! could find the answer to the first one on its way already; with a
 //! [`latency`](Proxy::latency) of some milliseconds they cannot. Count under

@@ -38,11 +38,11 @@ impl ProxiedConnection {
         match met {
             ConnectionState::Open | ConnectionState::Over => {}
             ConnectionState::Cut => reset(&client, &server),
-            ConnectionState::HalfOpen { heard_by: End::Server } => {
+            ConnectionState::HalfOpen { receiver: End::Server } => {
                 drop(server);
                 forsake(client, state).await;
             }
-            ConnectionState::HalfOpen { heard_by: End::Client } => {
+            ConnectionState::HalfOpen { receiver: End::Client } => {
                 drop(client);
                 forsake(server, state).await;
             }
@@ -61,7 +61,7 @@ impl ProxiedConnection {
         let (up, up_queue) = mpsc::unbounded_channel();
         let (down, down_queue) = mpsc::unbounded_channel();
         // Clients are read first: what a client sent before an answer reached it
-        // belongs to the same flight.
+        // belongs to the same round trip.
         tokio::try_join!(
             biased;
             self.read(hub, End::Server, from_client, up),

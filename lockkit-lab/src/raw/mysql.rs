@@ -15,11 +15,11 @@ const COM_QUERY: u8 = 3;
 
 /// A connection of the user `root`.
 #[derive(Debug)]
-pub struct Connection {
+pub struct MySqlClient {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl MySqlClient {
     /// Connects and logs in.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
         let mut connection = Self { stream: BufReader::new(super::connect(addr).await?) };

@@ -10,11 +10,11 @@ use super::{in_time, unexpected};
 
 /// A connection of the user `postgres` to the database of that name.
 #[derive(Debug)]
-pub struct Connection {
+pub struct PostgresConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Connects and logs in.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
         let mut stream = BufReader::new(super::connect(addr).await?);

@@ -10,7 +10,7 @@ use super::{in_time, unexpected};
 
 /// What a Redis server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum RespReply {
     /// A status or a text; also RESP3's numbers with a fraction and its booleans.
     Text(String),
     /// An error.
@@ -20,12 +20,12 @@ pub enum Reply {
     /// Nothing.
     Nil,
     /// Several; maps and sets are flat.
-    Array(Vec<Reply>),
+    Array(Vec<RespReply>),
     /// A message that nobody asked for (RESP3).
-    Push(Vec<Reply>),
+    Push(Vec<RespReply>),
 }
 
-impl Reply {
+impl RespReply {
     /// The text, or an empty one.
     pub fn text(&self) -> &str {
         match self {
@@ -36,27 +36,27 @@ impl Reply {
 }
 
 /// Asks one question on a connection of its own; an error reply is an error.
-pub async fn ask(addr: SocketAddr, command: &[&str]) -> io::Result<Reply> {
-    match Connection::open(addr).await?.call(command).await? {
-        Reply::Error(said) => Err(unexpected(said)),
+pub async fn ask(addr: SocketAddr, command: &[&str]) -> io::Result<RespReply> {
+    match RespConnection::open(addr).await?.call(command).await? {
+        RespReply::Error(said) => Err(unexpected(said)),
         reply => Ok(reply),
     }
 }
 
 /// A connection to a Redis server.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RespConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl RespConnection {
     /// Connects.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
         Ok(Self { stream: BufReader::new(super::connect(addr).await?) })
     }
 
     /// Sends a command and reads the next reply.
-    pub async fn call(&mut self, command: &[&str]) -> io::Result<Reply> {
+    pub async fn call(&mut self, command: &[&str]) -> io::Result<RespReply> {
         self.send(&[command]).await?;
         self.read().await
     }
@@ -74,11 +74,11 @@ impl Connection {
     }
 
     /// Reads the next reply.
-    pub async fn read(&mut self) -> io::Result<Reply> {
+    pub async fn read(&mut self) -> io::Result<RespReply> {
         in_time(self.value()).await
     }
 
-    async fn value(&mut self) -> io::Result<Reply> {
+    async fn value(&mut self) -> io::Result<RespReply> {
         let mut line = String::new();
         if self.stream.read_line(&mut line).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -86,27 +86,27 @@ impl Connection {
         let (kind, rest) = line.trim_end().split_at(1);
         let count = || rest.parse::<i64>().map_err(|_| unexpected(line.clone()));
         Ok(match kind {
-            "+" | "," | "#" | "(" => Reply::Text(rest.into()),
-            "-" => Reply::Error(rest.into()),
-            ":" => Reply::Number(count()?),
-            "_" => Reply::Nil,
-            "$" | "*" if count()? < 0 => Reply::Nil,
+            "+" | "," | "#" | "(" => RespReply::Text(rest.into()),
+            "-" => RespReply::Error(rest.into()),
+            ":" => RespReply::Number(count()?),
+            "_" => RespReply::Nil,
+            "$" | "*" if count()? < 0 => RespReply::Nil,
             "$" | "=" => self.bulk(count()?).await?,
-            "%" => Reply::Array(self.values(2 * count()?).await?),
-            "*" | "~" => Reply::Array(self.values(count()?).await?),
-            ">" => Reply::Push(self.values(count()?).await?),
+            "%" => RespReply::Array(self.values(2 * count()?).await?),
+            "*" | "~" => RespReply::Array(self.values(count()?).await?),
+            ">" => RespReply::Push(self.values(count()?).await?),
             _ => return Err(unexpected(line)),
         })
     }
 
-    async fn bulk(&mut self, length: i64) -> io::Result<Reply> {
+    async fn bulk(&mut self, length: i64) -> io::Result<RespReply> {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0) + 2];
         self.stream.read_exact(&mut bytes).await?;
         bytes.truncate(bytes.len() - 2);
-        Ok(Reply::Text(String::from_utf8_lossy(&bytes).into_owned()))
+        Ok(RespReply::Text(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    async fn values(&mut self, count: i64) -> io::Result<Vec<Reply>> {
+    async fn values(&mut self, count: i64) -> io::Result<Vec<RespReply>> {
         let mut values = Vec::new();
         for _ in 0..count {
             values.push(Box::pin(self.value()).await?);

@@ -32,21 +32,21 @@ pub async fn four_letters(addr: SocketAddr, word: &str) -> io::Result<String> {
 
 /// A connection with a session of its own.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ZkConnection {
     stream: BufReader<TcpStream>,
     last_xid: i32,
 }
 
 /// An answer or an event.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ZkResponse {
     /// Which request it answers, [`PING`] or [`EVENT`].
     pub xid: i32,
     /// 0, or what went wrong.
     pub error: i32,
 }
 
-impl Connection {
+impl ZkConnection {
     /// Connects and opens a session of 10 s.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
         let mut connection =
@@ -137,16 +137,16 @@ impl Connection {
     }
 
     /// Reads the next answer or event.
-    pub async fn read(&mut self) -> io::Result<Answer> {
+    pub async fn read(&mut self) -> io::Result<ZkResponse> {
         let frame = self.frame().await?;
         let number = |at: usize| Some(i32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
         match (number(0), number(12)) {
-            (Some(xid), Some(error)) => Ok(Answer { xid, error }),
+            (Some(xid), Some(error)) => Ok(ZkResponse { xid, error }),
             _ => Err(unexpected("odd answer")),
         }
     }
 
-    async fn call(&mut self, request: &[u8]) -> io::Result<Answer> {
+    async fn call(&mut self, request: &[u8]) -> io::Result<ZkResponse> {
         self.send(&[request]).await?;
         self.read().await
     }
@@ -167,7 +167,7 @@ impl Connection {
     }
 }
 
-impl Answer {
+impl ZkResponse {
     fn done(&self, what: &str, path: &str) -> io::Result<()> {
         match self.error {
             0 => Ok(()),

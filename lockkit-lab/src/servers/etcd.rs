@@ -36,7 +36,7 @@ pub(crate) struct Etcd {
 
 /// What an etcd demands of its clients.
 #[derive(Debug, Clone)]
-pub struct Demands {
+pub struct EtcdDemands {
     /// How long a login lasts that is not used.
     pub login_lasts: Duration,
     /// The authority whose certificates clients must show, as PEM.
@@ -51,7 +51,7 @@ pub struct Demands {
 #[derive(Debug)]
 struct Secured {
     port: Port,
-    demands: Demands,
+    demands: EtcdDemands,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Etcd {
     }
 
     /// One that has a second address, at which it makes these demands.
-    pub(crate) fn demanding(demands: Demands) -> Result<(Self, SocketAddr)> {
+    pub(crate) fn demanding(demands: EtcdDemands) -> Result<(Self, SocketAddr)> {
         let mut alone = Self::alone()?;
         let port = Port::take()?;
         let addr = port.addr();
@@ -103,7 +103,7 @@ impl Etcd {
         format!("http://{}", self.detours.get(at).unwrap_or(&addr))
     }
 
-    /// Has the other members forget this one and expect it anew.
+    /// Has the other members forget this one and expect it again.
     async fn replace(&self) -> Result<()> {
         let until = Instant::now() + REPLACING;
         loop {

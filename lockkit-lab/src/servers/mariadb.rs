@@ -114,6 +114,6 @@ impl Recipe for MariaDb {
 
     async fn answers(&self) -> io::Result<()> {
         let create = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
-        mysql::Connection::open(self.addr()).await?.query(&create).await.map(drop)
+        mysql::MySqlClient::open(self.addr()).await?.query(&create).await.map(drop)
     }
 }

@@ -94,7 +94,7 @@ impl Recipe for Postgres {
     }
 
     async fn answers(&self) -> io::Result<()> {
-        postgres::Connection::open(self.addr()).await?.query("SELECT 1").await.map(drop)
+        postgres::PostgresConnection::open(self.addr()).await?.query("SELECT 1").await.map(drop)
     }
 
     async fn lose(&self, home: &ServerDir) -> Result<()> {

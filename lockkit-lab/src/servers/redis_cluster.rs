@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::raw::resp::{self, Reply};
+use crate::raw::resp::{self, RespReply};
 
 const SLOTS: usize = 16_384;
 const PAUSE: Duration = Duration::from_millis(25);
@@ -66,7 +66,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// Waits a moment longer. Who has not answered within a second was forgotten again, so all are
-    /// introduced anew now and then, which does nothing to those that know each other.
+    /// introduced again now and then, which does nothing to those that know each other.
     async fn goes_on(&mut self, why: io::Error) -> io::Result<()> {
         if self.since.elapsed() > PATIENCE {
             return Err(why);
@@ -111,22 +111,22 @@ pub(crate) async fn serves(addr: SocketAddr, masters: usize, nodes: usize) -> io
 /// The slot of a key.
 pub(crate) async fn slot(addr: SocketAddr, key: &str) -> io::Result<u16> {
     match resp::ask(addr, &["CLUSTER", "KEYSLOT", key]).await? {
-        Reply::Number(slot) => u16::try_from(slot).map_err(io::Error::other),
+        RespReply::Number(slot) => u16::try_from(slot).map_err(io::Error::other),
         other => Err(io::Error::other(format!("{other:?}"))),
     }
 }
 
 /// The port of the master that this node takes for the holder of a slot.
 pub(crate) async fn port_of(addr: SocketAddr, slot: u16) -> io::Result<u16> {
-    let Reply::Array(ranges) = resp::ask(addr, &["CLUSTER", "SLOTS"]).await? else {
+    let RespReply::Array(ranges) = resp::ask(addr, &["CLUSTER", "SLOTS"]).await? else {
         return Err(io::Error::other("no table of slots"));
     };
     for range in &ranges {
-        if let Reply::Array(parts) = range
-            && let [Reply::Number(first), Reply::Number(last), Reply::Array(master), ..] =
+        if let RespReply::Array(parts) = range
+            && let [RespReply::Number(first), RespReply::Number(last), RespReply::Array(master), ..] =
                 &parts[..]
             && (*first..=*last).contains(&i64::from(slot))
-            && let Some(Reply::Number(port)) = master.get(1)
+            && let Some(RespReply::Number(port)) = master.get(1)
         {
             return u16::try_from(*port).map_err(io::Error::other);
         }

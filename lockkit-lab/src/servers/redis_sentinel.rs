@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::kind::Kind;
 use crate::port::Port;
-use crate::raw::resp::{self, Reply};
+use crate::raw::resp::{self, RespReply};
 use crate::server_dir::ServerDir;
 use crate::servers::Recipe;
 
@@ -72,7 +72,7 @@ impl Recipe for Sentinel {
         // They look at each other and at the servers every 2 s and 10 s, unless told
         // (since Redis 7): they meet sooner, and sooner turn a master that has come
         // back into a replica. How soon they fail over stays what it is.
-        let mut sentinel = resp::Connection::open(self.addr()).await?;
+        let mut sentinel = resp::RespConnection::open(self.addr()).await?;
         let often = ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "300"];
         sentinel.call(&often).await.map(drop)
     }
@@ -89,7 +89,7 @@ pub(crate) async fn be_patient_for(sentinel: SocketAddr, silence: Duration) -> i
 pub(crate) async fn master(sentinel: SocketAddr) -> io::Result<SocketAddr> {
     let answer = resp::ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
     match &answer {
-        Reply::Array(parts) => match &parts[..] {
+        RespReply::Array(parts) => match &parts[..] {
             [ip, port] => format!("{}:{}", ip.text(), port.text()).parse().ok(),
             _ => None,
         },
@@ -113,7 +113,7 @@ pub(crate) async fn knows_all(sentinel: SocketAddr, sentinels: usize) -> io::Res
     }
     let answer = resp::ask(sentinel, &["SENTINEL", "REPLICAS", MASTER]).await?;
     match &answer {
-        Reply::Array(replicas)
+        RespReply::Array(replicas)
             if replicas.iter().all(|r| pairs(r).contains(&("master-link-status", "ok"))) =>
         {
             Ok(())
@@ -122,9 +122,9 @@ pub(crate) async fn knows_all(sentinel: SocketAddr, sentinels: usize) -> io::Res
     }
 }
 
-fn pairs(reply: &Reply) -> Vec<(&str, &str)> {
+fn pairs(reply: &RespReply) -> Vec<(&str, &str)> {
     match reply {
-        Reply::Array(flat) => {
+        RespReply::Array(flat) => {
             flat.chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
         }
         _ => Vec::new(),

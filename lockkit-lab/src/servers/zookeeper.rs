@@ -15,7 +15,7 @@ use crate::program;
 use crate::raw::zookeeper;
 use crate::server_dir::ServerDir;
 use crate::servers::Recipe;
-use crate::tls::Tls;
+use crate::tls::TestCertificates;
 
 /// Where Debian puts what the server consists of.
 const JARS: [&str; 4] = [
@@ -53,17 +53,17 @@ pub(crate) struct ZooKeeper {
     socks: Option<SocketAddr>,
     /// After which silence the members of an ensemble give up on each other.
     patience: Duration,
-    demands: Demands,
+    demands: ZooKeeperDemands,
 }
 
 /// What a ZooKeeper knows of its clients.
 #[derive(Debug, Clone, Default)]
-pub struct Demands {
+pub struct ZooKeeperDemands {
     /// Users and their passwords, for SASL (DIGEST-MD5). Who is none of them may come, too, and
     /// fail at what belongs to them.
     pub users: Vec<(String, String)>,
     /// A second address, where clients must speak TLS and show certificates.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<TestCertificates>>,
 }
 
 const TICK: Duration = Duration::from_millis(500);
@@ -78,11 +78,11 @@ pub(crate) struct Peer {
 
 impl ZooKeeper {
     pub(crate) fn alone() -> Result<Self> {
-        Self::demanding(Demands::default())
+        Self::demanding(ZooKeeperDemands::default())
     }
 
     /// One that stands alone and demands this of its clients.
-    pub(crate) fn demanding(demands: Demands) -> Result<Self> {
+    pub(crate) fn demanding(demands: ZooKeeperDemands) -> Result<Self> {
         Ok(Self { port: Port::take()?, place: None, socks: None, patience: PATIENCE, demands })
     }
 
@@ -96,7 +96,7 @@ impl ZooKeeper {
                     place: Some((at, Arc::clone(&peers))),
                     socks: None,
                     patience: PATIENCE,
-                    demands: Demands::default(),
+                    demands: ZooKeeperDemands::default(),
                 })
             })
             .collect()
@@ -211,7 +211,7 @@ impl Recipe for ZooKeeper {
     }
 
     async fn answers(&self) -> io::Result<()> {
-        let mut session = zookeeper::Connection::open(self.addr()).await?;
+        let mut session = zookeeper::ZkConnection::open(self.addr()).await?;
         session.exists("/", false).await?;
         session.close().await
     }

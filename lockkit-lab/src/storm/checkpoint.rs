@@ -12,9 +12,9 @@ use lockkit_core::LockManager;
 use lockkit_core::capabilities::Fault;
 
 use super::client::Orders;
-use super::plan::{Plan, PlannedFault};
+use super::plan::{PlannedFault, StormPlan};
 use super::processes::Processes;
-use super::{FaultInjector, Stage, Storm};
+use super::{FaultInjector, Storm, StormSetup};
 
 /// The lock that consumers take turns at.
 pub(super) const LOCK: &str = "storm/consumer";
@@ -124,7 +124,7 @@ fn reaches(unsure: &BTreeSet<(u64, u64)>, from: u64, to: u64) -> bool {
 
 /// What came of a storm of consumers.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct ConsumerResult {
     /// How many events are done.
     pub events: u64,
     /// How many attempts to store a checkpoint were answered with yes, and how many were not.
@@ -141,7 +141,11 @@ pub struct Verdict {
 
 impl Storm {
     /// Runs consumers in the place of clients; `tasks` and `locks` of the storm are of no account. `look` reaches the same backend, past all faults.
-    pub async fn run_consumers(&self, stage: &Stage, look: &LockManager) -> io::Result<Verdict> {
+    pub async fn run_consumers(
+        &self,
+        stage: &StormSetup,
+        look: &LockManager,
+    ) -> io::Result<ConsumerResult> {
         std::fs::create_dir_all(&self.folder)?;
         let orders = Orders {
             seed: self.seed,
@@ -156,7 +160,7 @@ impl Storm {
             folder: self.folder.clone(),
         };
         let processes = Processes::start(self, &stage.url, "storm-consumer", &orders)?;
-        let plan = Plan::new(self, &stage.injector.faults());
+        let plan = StormPlan::new(self, &stage.injector.faults());
         let faults = plan.faults.len();
         inject_all(plan, self.lasts, &processes, &stage.injector).await?;
         processes.join(self.lasts + Duration::from_secs(120)).await?;
@@ -170,7 +174,7 @@ impl Storm {
         let tokens: BTreeSet<_> =
             attempts.iter().filter(|a| a.version.is_some()).map(|a| a.token).collect();
         let stored = attempts.iter().filter(|a| a.version.is_some()).count();
-        Ok(Verdict {
+        Ok(ConsumerResult {
             events: last.next,
             stored,
             unsure: attempts.len() - stored,
@@ -182,7 +186,7 @@ impl Storm {
 }
 
 async fn inject_all(
-    plan: Plan,
+    plan: StormPlan,
     lasts: Duration,
     processes: &Processes,
     injector: &Arc<dyn FaultInjector>,

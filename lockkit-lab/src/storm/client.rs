@@ -12,10 +12,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::witness::{Witness, note};
-use crate::history::register::{Answer, RegisterClient};
-use crate::history::{How, Recorder, What, now};
+use crate::history::register::{RegisterClient, RegisterResult};
+use crate::history::{EventKind, How, Recorder, now};
 
-/// What a process of clients is told.
+/// The order that a process of clients gets.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// The storm's seed.
@@ -194,7 +194,7 @@ impl Client {
         let space = lockkit_core::Mode::from(how).space();
         let lock = name(space, self.rng.random_range(0..self.how_many));
         let op = self.next_op();
-        self.recorder.record(What::Asked { op, lock: lock.clone(), how })?;
+        self.recorder.record(EventKind::Asked { op, lock: lock.clone(), how })?;
         let patience = match self.rng.random_range(0..10) {
             0..2 => Duration::ZERO,
             2..4 => Duration::from_millis(self.rng.random_range(1..60)),
@@ -202,8 +202,8 @@ impl Client {
         };
         match self.ask(op, &lock, how, patience).await {
             Ok(Some(guard)) => self.hold(op, guard, &lock, how).await,
-            Ok(None) => self.recorder.record(What::Refused { op }),
-            Err(error) => self.recorder.record(What::Failed { op, error: error.to_string() }),
+            Ok(None) => self.recorder.record(EventKind::Refused { op }),
+            Err(error) => self.recorder.record(EventKind::Failed { op, error: error.to_string() }),
         }
     }
 
@@ -238,12 +238,14 @@ impl Client {
     async fn hold(&mut self, op: u64, guard: Guard, lock: &str, how: How) -> io::Result<()> {
         let (at, remaining) = (now(), guard.remaining());
         let Ok(token) = guard.token() else {
-            return self.recorder.record(What::Failed { op, error: "lost at once".to_owned() });
+            return self
+                .recorder
+                .record(EventKind::Failed { op, error: "lost at once".to_owned() });
         };
         let token = token.get();
         let valid_until = at + remaining.as_nanos() as u64;
         let since = valid_until.saturating_sub(guard.granted_ttl().as_nanos() as u64);
-        self.recorder.record(What::Granted { op, token, since, valid_until })?;
+        self.recorder.record(EventKind::Granted { op, token, since, valid_until })?;
         let rounds = self.rng.random_range(1..4);
         for _ in 0..rounds {
             if how == How::Exclusive && !self.update(lock, token)? {
@@ -258,12 +260,12 @@ impl Client {
                 () = tokio::time::sleep(pause) => {}
                 reason = guard.lost() => {
                     let lost = Some(reason.to_string());
-                    return self.recorder.record(What::Ended { op, lost });
+                    return self.recorder.record(EventKind::Ended { op, lost });
                 }
             }
             self.note_validity(op, &guard)?;
         }
-        self.recorder.record(What::Ended { op, lost: None })?;
+        self.recorder.record(EventKind::Ended { op, lost: None })?;
         match self.rng.random_range(0..4) {
             0 => drop(guard),
             _ => drop(guard.release().await),
@@ -275,21 +277,21 @@ impl Client {
     /// is what protects it.
     fn update(&mut self, lock: &str, token: u64) -> io::Result<bool> {
         match self.apply(lock, token, None)? {
-            Answer::Done { value } => {
-                Ok(matches!(self.apply(lock, token, Some(value + 1))?, Answer::Done { .. }))
+            RegisterResult::Done { value } => {
+                Ok(matches!(self.apply(lock, token, Some(value + 1))?, RegisterResult::Done { .. }))
             }
-            Answer::Stale { .. } => Ok(false),
+            RegisterResult::Stale { .. } => Ok(false),
         }
     }
 
-    fn apply(&mut self, lock: &str, token: u64, write: Option<u64>) -> io::Result<Answer> {
+    fn apply(&mut self, lock: &str, token: u64, write: Option<u64>) -> io::Result<RegisterResult> {
         let op = self.next_op();
         let register = lock.to_owned();
-        self.recorder.record(What::RegisterAsked { op, register, token, write })?;
+        self.recorder.record(EventKind::RegisterAsked { op, register, token, write })?;
         let answer = self.registers.apply(lock, token, write)?;
         self.recorder.record(match answer {
-            Answer::Done { value } => What::RegisterDone { op, value },
-            Answer::Stale { highest } => What::RegisterStale { op, highest },
+            RegisterResult::Done { value } => EventKind::RegisterDone { op, value },
+            RegisterResult::Stale { highest } => EventKind::RegisterStale { op, highest },
         })?;
         Ok(answer)
     }
@@ -300,7 +302,7 @@ impl Client {
             return Ok(());
         }
         let valid_until = at + remaining.as_nanos() as u64;
-        self.recorder.record(What::Valid { op, valid_until })
+        self.recorder.record(EventKind::Valid { op, valid_until })
     }
 
     fn next_op(&mut self) -> u64 {

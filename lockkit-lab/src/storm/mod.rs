@@ -2,7 +2,7 @@
 //! random but seeded plan of faults; recorded, and judged.
 //!
 //! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`FaultInjector`] strikes,
-//! and [`Storm::run`] puts them together; a [`Stage`] is where it happens. [`checkpoint`] is a storm
+//! and [`Storm::run`] puts them together; a [`StormSetup`] is where it happens. [`checkpoint`] is a storm
 //! of another kind: for consumers that keep in a register how far they are.
 
 pub mod checkpoint;
@@ -29,11 +29,13 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{LockManager, Space};
 
 use crate::history::register::GuardedRegisters;
-use crate::history::{History, Judgement, Promises, Recorded, Recorder, What, draw, judge};
+use crate::history::{
+    EventKind, History, HistoryJudgement, Recorded, RecordedPromises, Recorder, draw, judge,
+};
 use client::Orders;
-use plan::{Plan, PlannedFault};
+use plan::{PlannedFault, StormPlan};
 use processes::Processes;
-pub use stage::{FAULTS, HOT_FAULTS, Stage};
+pub use stage::{FAULTS, HOT_FAULTS, StormSetup};
 
 /// Stages faults of the server, the network, or whatever else is not a client's process.
 #[async_trait]
@@ -113,9 +115,9 @@ pub struct Storm {
 
 /// What came of a storm.
 #[derive(Debug)]
-pub struct Report {
+pub struct StormReport {
     /// What the judge says.
-    pub judgement: Judgement,
+    pub judgement: HistoryJudgement,
     /// What it was told.
     pub recorded: Recorded,
     /// The drawing, when there was a violation.
@@ -127,10 +129,10 @@ impl Storm {
     /// in this one. `look` reaches the same backend in the same namespace, past all faults.
     pub async fn run(
         &self,
-        stage: &Stage,
+        stage: &StormSetup,
         here: Vec<LockManager>,
         look: &LockManager,
-    ) -> io::Result<Report> {
+    ) -> io::Result<StormReport> {
         let injector = &stage.injector;
         std::fs::create_dir_all(&self.folder)?;
         let registers = GuardedRegisters::default().serve()?;
@@ -153,7 +155,7 @@ impl Storm {
             tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
         }
         let processes = Processes::start(self, &stage.url, "storm-client", &orders)?;
-        let plan = Plan::new(self, &injector.faults());
+        let plan = StormPlan::new(self, &injector.faults());
         self.run_plan(plan, &processes, injector, &recorder).await?;
         processes.join(self.lasts + Duration::from_secs(60)).await?;
         while let Some(result) = tasks.join_next().await {
@@ -169,7 +171,7 @@ impl Storm {
 
     async fn run_plan(
         &self,
-        plan: Plan,
+        plan: StormPlan,
         processes: &Processes,
         injector: &Arc<dyn FaultInjector>,
         recorder: &Arc<Recorder>,
@@ -184,13 +186,13 @@ impl Storm {
                 _ => injector.aim(fault, &self.names()).await,
             };
             let Target { on, locks } = hit.clone();
-            recorder.record(What::FaultBegins { fault, on: on.clone(), locks })?;
+            recorder.record(EventKind::FaultBegins { fault, on: on.clone(), locks })?;
             match fault {
                 Fault::ClientDies => processes.kill(target)?,
                 Fault::ClientPaused => processes.freeze(target, lasts).await?,
                 _ => injector.inject(fault, lasts, &hit).await,
             }
-            recorder.record(What::FaultEnds { fault, on })?;
+            recorder.record(EventKind::FaultEnds { fault, on })?;
         }
         tokio::time::sleep_until(begun + self.lasts).await;
         Ok(())
@@ -219,18 +221,18 @@ impl Storm {
             for space in [Space::Lock, Space::Semaphore] {
                 let name = client::name(space, i);
                 let free = is_free(look, space, &name).await;
-                recorder.record(What::Looked { lock: name, free })?;
+                recorder.record(EventKind::Inspected { lock: name, free })?;
             }
         }
         Ok(())
     }
 
-    fn conclude(&self, look: &LockManager) -> io::Result<Report> {
+    fn conclude(&self, look: &LockManager) -> io::Result<StormReport> {
         let history = History::load(histories(&self.folder)?)?;
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
         let lease = self.longest() + capabilities.granularity + capabilities.expiry_slack;
-        let mut promises = Promises::of(capabilities, patience, lease);
+        let mut promises = RecordedPromises::of(capabilities, patience, lease);
         promises.idle = self.patience(look);
         let judgement = judge(&history, &promises);
         let mut drawing = None;
@@ -239,7 +241,7 @@ impl Storm {
             std::fs::write(&path, draw::svg(&history, &judgement.violations))?;
             drawing = Some(path);
         }
-        Ok(Report { judgement, recorded: Recorded { history, promises }, drawing })
+        Ok(StormReport { judgement, recorded: Recorded { history, promises }, drawing })
     }
 }
 

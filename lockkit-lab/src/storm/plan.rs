@@ -16,7 +16,7 @@ const IN_A_ROW: usize = 8;
 
 /// What is going to happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct StormPlan {
     /// One after the other.
     pub faults: Vec<PlannedFault>,
 }
@@ -34,7 +34,7 @@ pub struct PlannedFault {
     pub target: u32,
 }
 
-impl Plan {
+impl StormPlan {
     /// The plan for a storm in which, beside what strikes clients, these faults are to be had.
     pub fn new(storm: &Storm, faults: &[Fault]) -> Self {
         let mut rng = StdRng::seed_from_u64(storm.seed);
@@ -54,7 +54,11 @@ impl Plan {
             if faults.len() % IN_A_ROW == IN_A_ROW - 1 {
                 at += storm.longest() * 2 + CALM;
             }
-            let fault = kinds[rng.random_range(0..kinds.len())];
+            let mut fault = kinds[rng.random_range(0..kinds.len())];
+            // Where one lock is passed on all the time, above all answers are lost.
+            if storm.hot && faults.len() % 2 == 0 && kinds.contains(&Fault::ConnectionCut) {
+                fault = Fault::ConnectionCut;
+            }
             // From a hiccup to well beyond the ttl.
             let lasts = storm.ttl.mul_f64(rng.random_range(0.05..1.8));
             faults.push(PlannedFault {
@@ -88,9 +92,13 @@ mod tests {
             folder: "none".into(),
             faults_at_clients: true,
         };
-        let plan = |seed| Plan::new(&storm(seed), &[Fault::ServerPaused]);
+        let plan = |seed| StormPlan::new(&storm(seed), &[Fault::ServerPaused]);
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
         assert!(plan(7).faults.len() > 5);
+        let hot = Storm { hot: true, ..storm(7) };
+        let plan = StormPlan::new(&hot, &[Fault::ServerPaused, Fault::ConnectionCut]);
+        let lost = plan.faults.iter().filter(|one| one.fault == Fault::ConnectionCut).count();
+        assert!(lost * 2 >= plan.faults.len() && lost < plan.faults.len(), "{plan:?}");
     }
 }

@@ -11,14 +11,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Storm;
 use super::client::Orders;
-use crate::history::{Recorder, What, now};
+use crate::history::{EventKind, Recorder, now};
 
 /// What a URL for clients in Python begins with.
 pub(super) const PYTHON: &str = "python+";
 
 pub(super) struct Processes {
     program: PathBuf,
-    verb: &'static str,
+    subcommand: &'static str,
     urls: Vec<String>,
     orders: Orders,
     ends: Instant,
@@ -31,12 +31,12 @@ impl Processes {
     pub(super) fn start(
         storm: &Storm,
         urls: &str,
-        verb: &'static str,
+        subcommand: &'static str,
         orders: &Orders,
     ) -> io::Result<Self> {
         let processes = Self {
             program: storm.program.clone(),
-            verb,
+            subcommand,
             urls: urls.lines().map(str::to_owned).collect(),
             orders: orders.clone(),
             ends: Instant::now() + storm.lasts,
@@ -76,7 +76,7 @@ impl Processes {
         let url = &self.urls[target as usize % self.urls.len()];
         let Some(url) = url.strip_prefix(PYTHON) else {
             let mut command = Command::new(&self.program);
-            command.args([self.verb, url]);
+            command.args([self.subcommand, url]);
             return command;
         };
         let client = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("clients/python");
@@ -98,7 +98,7 @@ impl Processes {
             let at = now();
             for client in orders.client..orders.client + orders.tasks {
                 let gone = orders.folder.join(format!("gone-{client}.jsonl"));
-                Recorder::open(gone, client)?.record_at(at, What::Gone)?;
+                Recorder::open(gone, client)?.record_at(at, EventKind::ClientCrashed)?;
             }
         }
         self.launch(target)

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
 use super::processes::PYTHON;
-use super::{FaultInjector, Stage, Target};
+use super::{FaultInjector, StormSetup, Target};
 use crate::service::ServiceProcess;
 use crate::{Kind, Server};
 
@@ -59,7 +59,7 @@ impl FaultInjector for ServiceInjector {
     }
 }
 
-impl Stage {
+impl StormSetup {
     /// Two servers of a service on a Redis server, each as `PROGRAM service BACKEND ADDRESS`. Of four
     /// client processes, two are in Python, and one goes past the service.
     ///

@@ -15,7 +15,8 @@ use super::leader::LeaderInjector;
 use super::members::MembersInjector;
 use super::pair::PairInjector;
 use super::server::ServerInjector;
-use super::{FaultInjector, NoFaults, Report, Storm};
+use super::{FaultInjector, NoFaults, Storm, StormReport};
+use crate::history::EventKind;
 use crate::proxy::Protocol;
 use crate::{Group, Kind, LabError, Layout, Pair, Proxy, Replication, Server};
 
@@ -26,12 +27,12 @@ const FAITH: Duration = Duration::from_secs(2);
 pub const FAULTS: [Fault; 4] =
     [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused, Fault::ServerRestarts];
 
-/// What strikes at a server on which one name is contended for: above all, answers are lost.
-pub const HOT_FAULTS: [Fault; 4] =
-    [Fault::ConnectionCut, Fault::ServerPaused, Fault::ConnectionCut, Fault::ServerRestarts];
+/// What strikes at a server on which one name is contended for: answers are lost, and it stops.
+pub const HOT_FAULTS: [Fault; 3] =
+    [Fault::ConnectionCut, Fault::ServerPaused, Fault::ServerRestarts];
 
 /// A backend, and who strikes at it.
-pub struct Stage {
+pub struct StormSetup {
     /// The URL that clients connect to, or several, each in a line: client processes take them in
     /// turn. One that begins with `python+` is for a client in Python.
     pub url: String,
@@ -41,7 +42,7 @@ pub struct Stage {
     pub injector: Arc<dyn FaultInjector>,
 }
 
-impl Stage {
+impl StormSetup {
     /// A backend that is there already; only clients are struck.
     pub fn calm(url: impl Into<String>) -> Self {
         let url = url.into();
@@ -210,7 +211,7 @@ impl Storm {
     /// If the future is dropped, the first lock is given back in the background.
     pub async fn onlooker<C>(
         &self,
-        stage: &Stage,
+        stage: &StormSetup,
         connect: impl FnOnce(String, Settings) -> C,
     ) -> io::Result<LockManager>
     where
@@ -232,9 +233,9 @@ impl Storm {
     /// If the future is dropped, client processes are killed.
     pub async fn judged<C>(
         &self,
-        stage: &Stage,
+        stage: &StormSetup,
         connect: impl FnOnce(String, Settings) -> C,
-    ) -> io::Result<Report>
+    ) -> io::Result<StormReport>
     where
         C: Future<Output = Result<LockManager, Error>>,
     {
@@ -253,9 +254,9 @@ impl Storm {
     /// As for [`judged`](Self::judged).
     pub async fn acquitted<C>(
         self,
-        stage: Stage,
+        stage: StormSetup,
         connect: impl FnOnce(String, Settings) -> C,
-    ) -> Report
+    ) -> StormReport
     where
         C: Future<Output = Result<LockManager, Error>>,
     {
@@ -272,9 +273,15 @@ impl Storm {
     }
 }
 
-impl Report {
+impl StormReport {
     /// How many events of this kind there were.
     pub fn count(&self, what: &str) -> usize {
         self.judgement.counts.get(what).copied().unwrap_or(0)
+    }
+
+    /// How many faults of this kind struck.
+    pub fn faults(&self, wanted: Fault) -> usize {
+        let is_wanted = |what: &EventKind| matches!(what, EventKind::FaultBegins { fault, .. } if *fault == wanted);
+        self.recorded.history.events.iter().filter(|event| is_wanted(&event.what)).count()
     }
 }

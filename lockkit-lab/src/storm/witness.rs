@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lockkit_core::driver::{Acquisition, Renewal};
 use lockkit_core::{Claim, Error, LockManager};
 
-use crate::history::{Recorder, What};
+use crate::history::{EventKind, Recorder};
 use lockkit_conformance::wrap::{ObservedAnswer, Tamper, Tampered};
 
 /// Hears what the driver answers to the clients of a process.
@@ -58,7 +58,7 @@ impl Witness {
         let (id, _) = claim.id.as_bytes().split_at(8);
         let claim = id.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         // A history that cannot be written fails the storm when its client writes next.
-        let _ = recorder.record(What::Placed { op, claim, sent });
+        let _ = recorder.record(EventKind::Placed { op, claim, sent });
     }
 }
 

@@ -7,7 +7,7 @@ use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::{Data, Group, Layout, Rift, Server};
 
 const LOCK: &str = "a";
@@ -24,15 +24,15 @@ enum Falls {
     Silent,
 }
 
-pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: Stage) -> TrialResult {
+pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: TrialSetup) -> TrialResult {
     every_leader(&stage, Falls::Dead).await
 }
 
-pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: Stage) -> TrialResult {
+pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: TrialSetup) -> TrialResult {
     every_leader(&stage, Falls::Silent).await
 }
 
-async fn every_leader(stage: &Stage, falls: Falls) -> TrialResult {
+async fn every_leader(stage: &TrialSetup, falls: Falls) -> TrialResult {
     let led = stage.site().layouts();
     if led.is_empty() {
         return NotApplicable::because("the site names no group that has a leader");
@@ -43,7 +43,7 @@ async fn every_leader(stage: &Stage, falls: Falls) -> TrialResult {
     Ok(())
 }
 
-async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> TrialResult {
+async fn leader_lost(stage: &TrialSetup, layout: Layout, falls: Falls) -> TrialResult {
     let fault = match layout {
         Layout::RedisSentinel | Layout::RedisClusterWithReplicas => Fault::Failover,
         _ => Fault::LeaderLost,
@@ -100,7 +100,7 @@ async fn leader_of<'a>(group: &'a Group, key: Option<&str>) -> &'a Server {
     }
 }
 
-pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> TrialResult {
+pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: TrialSetup) -> TrialResult {
     let (group, leader) = divided(&stage).await?;
     let mut members = group.members().iter();
     let alone = members.position(|m| m.addr() != leader).expect("there are followers");
@@ -109,18 +109,18 @@ pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Tr
 
 /// A leader that is alone goes on answering until it misses the others, and those soon have
 /// another.
-pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: Stage) -> TrialResult {
+pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: TrialSetup) -> TrialResult {
     leader_cut_off(&stage, Rift::Silent).await
 }
 
 /// They have another one at once, and it is the old one that goes on answering meanwhile.
 pub async fn robust_07_a_leader_is_cut_off_and_the_others_see_it_first(
-    stage: Stage,
+    stage: TrialSetup,
 ) -> TrialResult {
     leader_cut_off(&stage, Rift::OthersSee).await
 }
 
-async fn leader_cut_off(stage: &Stage, rift: Rift) -> TrialResult {
+async fn leader_cut_off(stage: &TrialSetup, rift: Rift) -> TrialResult {
     let (group, leader) = divided(stage).await?;
     let addrs = group.members().iter().map(Server::addr);
     let others: Vec<_> = addrs.clone().filter(|addr| *addr != leader).collect();
@@ -129,7 +129,7 @@ async fn leader_cut_off(stage: &Stage, rift: Rift) -> TrialResult {
 }
 
 /// A group that can be divided, and its leader.
-async fn divided(stage: &Stage) -> Result<(Group, SocketAddr), NotApplicable> {
+async fn divided(stage: &TrialSetup) -> Result<(Group, SocketAddr), NotApplicable> {
     let group = match stage.site().layouts().as_slice() {
         [Layout::ZooKeeperEnsemble, ..] => Group::start_divisible_ensemble(FAITH).await,
         [Layout::EtcdCluster, ..] => Group::start_divisible_cluster().await,
@@ -143,7 +143,7 @@ async fn divided(stage: &Stage) -> Result<(Group, SocketAddr), NotApplicable> {
 /// The member that is cut off has the holder's client, which knows no other one; who waits is a
 /// client of the others.
 async fn cut_off(
-    stage: &Stage,
+    stage: &TrialSetup,
     group: &Group,
     alone: usize,
     others: &[SocketAddr],

@@ -12,7 +12,7 @@ use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Renewal
 use tokio::task::JoinSet;
 
 use super::scene::settled;
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Costs;
 use crate::proxy::{Counts, Proxy};
 use lockkit_conformance::context::{CaseContext, MustSucceed};
@@ -27,7 +27,7 @@ const MUCH_LATENCY: Duration = Duration::from_millis(150);
 /// and then to keep itself alive.
 const ROUNDS: usize = 5;
 
-pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> TrialResult {
+pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: TrialSetup) -> TrialResult {
     let meter = Meter::new(&stage).await;
     let context = stage.context();
     let of = budget(&stage);
@@ -58,7 +58,9 @@ pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> 
     Ok(())
 }
 
-pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage) -> TrialResult {
+pub async fn cost_02_a_release_without_waiters_is_within_the_budget(
+    stage: TrialSetup,
+) -> TrialResult {
     let meter = Meter::new(&stage).await;
     let mut counts = Vec::new();
     for round in 0..ROUNDS {
@@ -72,7 +74,7 @@ pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage
     Ok(())
 }
 
-pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> TrialResult {
+pub async fn cost_03_a_refused_try_is_within_the_budget(stage: TrialSetup) -> TrialResult {
     let meter = Meter::new(&stage).await;
     let holder = stage.context().exclusive("a");
     let other = stage.context().driver().await;
@@ -89,7 +91,9 @@ pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> TrialRe
     Ok(())
 }
 
-pub async fn cost_04_a_thousand_claims_are_renewed_in_one_round_trip(stage: Stage) -> TrialResult {
+pub async fn cost_04_a_thousand_claims_are_renewed_in_one_round_trip(
+    stage: TrialSetup,
+) -> TrialResult {
     let meter = Meter::new(&stage).await;
     meter.proxy.latency(Duration::ZERO);
     let claims: Vec<_> = (0..1_000).map(|i| stage.context().exclusive(&format!("{i}"))).collect();
@@ -111,7 +115,7 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_round_trip(stage: Stag
     Ok(())
 }
 
-pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> TrialResult {
+pub async fn cost_05_a_thousand_waiters_are_silent(stage: TrialSetup) -> TrialResult {
     pushed(stage.context())?;
     let meter = Meter::new(&stage).await;
     meter.proxy.latency(Duration::ZERO);
@@ -144,7 +148,7 @@ pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> TrialResult 
     panic!("1,000 waiters are never silent for {window:?}: {seen:?}");
 }
 
-pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> TrialResult {
+pub async fn cost_06_the_next_knows_by_one_message(stage: TrialSetup) -> TrialResult {
     pushed(stage.context())?;
     let (giver, next) = (Meter::new(&stage).await, Meter::new(&stage).await);
     let (mut given, mut looks, mut taken) = (Vec::new(), Vec::new(), Vec::new());
@@ -183,7 +187,7 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> TrialResult 
     Ok(())
 }
 
-pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> TrialResult {
+pub async fn cost_07_a_release_sends_one_wake_up(stage: TrialSetup) -> TrialResult {
     pushed(stage.context())?;
     // All waiters behind one proxy, each with a driver of its own.
     let proxy = stage.proxy().await;
@@ -222,7 +226,7 @@ pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> TrialResult {
 }
 
 /// What the site says that operations cost, which must be what the driver says for the docs.
-fn budget(stage: &Stage) -> Costs {
+fn budget(stage: &TrialSetup) -> Costs {
     let costs = stage.site().costs();
     let said =
         stage.context().capabilities().round_trips.expect("the driver states its round trips");
@@ -247,7 +251,7 @@ struct Meter {
 }
 
 impl Meter {
-    async fn new(stage: &Stage) -> Self {
+    async fn new(stage: &TrialSetup) -> Self {
         let proxy = stage.proxy().await;
         let driver = stage.through(&proxy).await;
         for mode in [Mode::Exclusive, Mode::Shared] {

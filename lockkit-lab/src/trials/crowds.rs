@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use lockkit_core::{LockManager, Space};
 use tokio::task::JoinSet;
 
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 
 /// How many claims wait for one name; in a long storm there are more.
-const CROWD: usize = 1_000;
-const LARGE_CROWD: usize = 5_000;
+const WAITERS: usize = 1_000;
+const MANY_WAITERS: usize = 5_000;
 /// How often the other name is locked and released for one p99.
 const SAMPLES: usize = 100;
 /// By how much the p99 of the other name may grow.
@@ -21,7 +21,7 @@ const ROUNDS: usize = 3;
 /// How long each of the crowd holds the lock.
 const HOLDS: Duration = Duration::from_millis(20);
 
-pub async fn cost_08_many_waiters_at_one_name_delay_no_other(stage: Stage) -> TrialResult {
+pub async fn cost_08_many_waiters_at_one_name_delay_no_other(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     if !context.driver().await.capabilities().fifo {
         return NotApplicable::because("the driver keeps no queue in which claims wait");
@@ -41,7 +41,7 @@ pub async fn cost_08_many_waiters_at_one_name_delay_no_other(stage: Stage) -> Tr
 /// When it does not.
 pub async fn delays_no_other(locks: &LockManager) {
     let long = std::env::var_os("LOCKKIT_STORM_SECONDS").is_some();
-    let claims = if long { LARGE_CROWD } else { CROWD };
+    let claims = if long { MANY_WAITERS } else { WAITERS };
     p99(locks, Duration::MAX).await; // connections, scripts and statements are known
     let mut seen = Vec::new();
     for round in 0..ROUNDS {
@@ -49,7 +49,7 @@ pub async fn delays_no_other(locks: &LockManager) {
         let bound = alone.max(FLOOR) * FACTOR;
         let name = format!("crowd/{round}");
         let gathering = Instant::now();
-        let crowd = Crowd::gathers(locks, &name, claims).await;
+        let crowd = WaitingTasks::gathers(locks, &name, claims).await;
         let gathered = gathering.elapsed();
         let beside = p99(locks, bound).await;
         crowd.leaves(locks, &name).await;
@@ -87,9 +87,9 @@ async fn p99(locks: &LockManager, bound: Duration) -> Duration {
 }
 
 /// Tasks that wait for one lock.
-struct Crowd(JoinSet<()>);
+struct WaitingTasks(JoinSet<()>);
 
-impl Crowd {
+impl WaitingTasks {
     /// Returns when all of them are queued, except for those that have left it already.
     async fn gathers(locks: &LockManager, name: &str, claims: usize) -> Self {
         let first = locks.mutex(name).lock().await.expect("nobody waits for it yet");

@@ -7,8 +7,8 @@ use lockkit_core::{Error, LockManager};
 
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
-use super::{NotApplicable, Stage, TrialResult};
-use crate::site::{Concerns, Deletion, Refusal};
+use super::{NotApplicable, TrialResult, TrialSetup};
+use crate::site::{Concerns, Deletion, RefusalMode};
 use crate::{Clock, Shift};
 use lockkit_conformance::context::{CaseContext, PATIENCE};
 use lockkit_conformance::worker::Crew;
@@ -16,7 +16,7 @@ use lockkit_conformance::worker::Crew;
 const LOCK: &str = "a";
 const HOUR: Duration = Duration::from_secs(3_600);
 
-pub async fn robust_08_the_clock_of_the_server_jumps(stage: Stage) -> TrialResult {
+pub async fn robust_08_the_clock_of_the_server_jumps(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     let kept = stage.keeps(Fault::ServerClockSteps)?;
     if !stage.site().kind().has_movable_clock() {
@@ -45,7 +45,7 @@ pub async fn robust_08_the_clock_of_the_server_jumps(stage: Stage) -> TrialResul
     Ok(())
 }
 
-pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: Stage) -> TrialResult {
+pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     let kept = keeps(context, Fault::ClientClockSteps)?;
     if context.harness().worker().is_none() {
@@ -74,7 +74,7 @@ pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: Stage) -> TrialRe
     Ok(())
 }
 
-pub async fn robust_09_a_refusal_is_a_clear_error(stage: Stage) -> TrialResult {
+pub async fn robust_09_a_refusal_is_a_clear_error(stage: TrialSetup) -> TrialResult {
     let refusals = stage.site().refusals();
     if refusals.is_empty() {
         return NotApplicable::because("the site names no way in which the server can refuse");
@@ -85,7 +85,7 @@ pub async fn robust_09_a_refusal_is_a_clear_error(stage: Stage) -> TrialResult {
     Ok(())
 }
 
-async fn refused(stage: &Stage, refusal: &Refusal) {
+async fn refused(stage: &TrialSetup, refusal: &RefusalMode) {
     let (context, servers, what) = (stage.context(), stage.server(), refusal.what);
     let mut tokens = Tokens::new(Guarantee::All);
     let ours = context.manager().await;
@@ -126,7 +126,7 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
 
 /// The error that whoever is concerned gets, once the server has begun to refuse: it may hear of that
 /// a moment late, and a machine that stands still for a while gives another error, of no answer.
-async fn refuse(context: &CaseContext, ours: &LockManager, refusal: &Refusal) -> Error {
+async fn refuse(context: &CaseContext, ours: &LockManager, refusal: &RefusalMode) -> Error {
     let since = Instant::now();
     for attempt in 0.. {
         let answer = match refusal.concerns {
@@ -150,7 +150,7 @@ async fn refuse(context: &CaseContext, ours: &LockManager, refusal: &Refusal) ->
     unreachable!("there is an answer, or no patience left")
 }
 
-pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> TrialResult {
+pub async fn robust_10_data_is_deleted_under_a_lock(stage: TrialSetup) -> TrialResult {
     let deletions = stage.site().deletions();
     if deletions.is_empty() {
         return NotApplicable::because("the site names no way to delete its data");
@@ -161,7 +161,7 @@ pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> TrialResult
     Ok(())
 }
 
-async fn deleted(stage: &Stage, deletion: &Deletion) {
+async fn deleted(stage: &TrialSetup, deletion: &Deletion) {
     let (context, what) = (stage.context(), deletion.what);
     let kept = deletion.fault.map_or(Guarantee::All, |fault| context.capabilities().keeps(fault));
     let mut tokens = Tokens::new(kept);

@@ -5,7 +5,7 @@ use lockkit_core::capabilities::Guarantee;
 
 use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;
-use super::{Stage, TrialResult};
+use super::{TrialResult, TrialSetup};
 use crate::Data;
 use crate::proxy::{Fault as Network, When};
 use lockkit_conformance::context::{LONG, PATIENCE};
@@ -18,14 +18,14 @@ pub(super) enum Absence {
     /// It dies, and comes back with its data.
     Killed,
     /// It is there, and says nothing.
-    StandsStill,
+    Paused,
     /// One client cannot reach it.
     CutOff,
 }
 
 /// A lock is held, renewed, refused, given back and handed on, and another one is taken, by old
 /// clients and new ones, all while a member is away.
-pub(super) async fn nobody_notices(stage: &Stage, absence: Absence) -> TrialResult {
+pub(super) async fn goes_unnoticed(stage: &TrialSetup, absence: Absence) -> TrialResult {
     let context = stage.context();
     let mut tokens = Tokens::new(Guarantee::All);
     let proxy = stage.proxy().await;
@@ -36,7 +36,7 @@ pub(super) async fn nobody_notices(stage: &Stage, absence: Absence) -> TrialResu
     let waiting = wait_in_line(context, &theirs, LOCK).await;
     match absence {
         Absence::Killed => stage.server().kill().await,
-        Absence::StandsStill => stage.server().freeze().await,
+        Absence::Paused => stage.server().freeze().await,
         Absence::CutOff => drop(proxy.fault(Network::BlackHole, When::Now)),
     }
     let verified = answered(context, "the others know it", || guard.verify()).await;
@@ -62,7 +62,7 @@ pub(super) async fn nobody_notices(stage: &Stage, absence: Absence) -> TrialResu
     let token = tokens.next(&next, "while it is away");
     match absence {
         Absence::Killed => staged(stage.server().restart(Data::Keep).await),
-        Absence::StandsStill => stage.server().thaw(),
+        Absence::Paused => stage.server().thaw(),
         Absence::CutOff => staged(proxy.heal().await),
     }
     // What was under way to the one that is back touches nobody.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::operations::{Client, Operation};
 use super::scene::{keeps, nothing_left};
-use super::{Stage, TrialResult};
+use super::{TrialResult, TrialSetup};
 use crate::proxy::{Counts, End, Fault as Network, When};
 use lockkit_conformance::context::PATIENCE;
 
@@ -19,7 +19,7 @@ use lockkit_conformance::context::PATIENCE;
 const AT_ONCE: usize = 24;
 
 pub async fn robust_01_an_answer_is_lost_after_the_server_acted_at_any_message(
-    stage: Stage,
+    stage: TrialSetup,
 ) -> TrialResult {
     everywhere(stage, |counts| {
         let requests = (1..=counts.requests).map(When::Request);
@@ -29,12 +29,12 @@ pub async fn robust_01_an_answer_is_lost_after_the_server_acted_at_any_message(
     .await
 }
 
-pub async fn robust_02_the_connection_is_cut_at_any_message(stage: Stage) -> TrialResult {
+pub async fn robust_02_the_connection_is_cut_at_any_message(stage: TrialSetup) -> TrialResult {
     everywhere(stage, |counts| {
         let mut faults = Vec::new();
         for n in 1..=counts.requests {
             faults.push((Network::Cut, When::Request(n)));
-            faults.push((Network::HalfOpen { heard_by: End::Server }, When::Request(n)));
+            faults.push((Network::HalfOpen { receiver: End::Server }, When::Request(n)));
         }
         faults.extend((1..=counts.answers).map(|n| (Network::Cut, When::Answer(n))));
         faults.extend((1..=counts.pushes).map(|n| (Network::Cut, When::Push(n))));
@@ -54,7 +54,7 @@ enum Then {
 
 type Faults = fn(&Counts) -> Vec<(Network, When)>;
 
-async fn everywhere(stage: Stage, faults: Faults) -> TrialResult {
+async fn everywhere(stage: TrialSetup, faults: Faults) -> TrialResult {
     keeps(stage.context(), Fault::ConnectionCut)?;
     let stage = Arc::new(stage);
     let others = stage.context().driver().await;
@@ -97,7 +97,11 @@ fn done(ended: Option<Result<bool, tokio::task::JoinError>>) -> bool {
 }
 
 /// The messages of an operation that nothing disturbs.
-async fn undisturbed(stage: &Stage, others: &Arc<dyn LockDriver>, operation: Operation) -> Counts {
+async fn undisturbed(
+    stage: &TrialSetup,
+    others: &Arc<dyn LockDriver>,
+    operation: Operation,
+) -> Counts {
     let client = Client::prepared(stage, others, operation).await;
     let acted = client.act(stage).await;
     acted.unwrap_or_else(|e| panic!("{operation:?} works when nothing disturbs it: {e}"));
@@ -108,7 +112,7 @@ async fn undisturbed(stage: &Stage, others: &Arc<dyn LockDriver>, operation: Ope
 
 /// Says whether the fault struck.
 async fn disturbed(
-    stage: &Stage,
+    stage: &TrialSetup,
     others: &Arc<dyn LockDriver>,
     operation: Operation,
     (fault, when): (Network, When),

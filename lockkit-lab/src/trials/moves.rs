@@ -14,24 +14,24 @@ use lockkit_core::{Error, Guard, LockManager, Name, Token};
 
 use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Group;
 use lockkit_conformance::context::{CaseContext, MustSucceed, PATIENCE};
 
 const LOCK: &str = "moving-lock";
 
-fn divided(stage: &Stage) -> Result<&Group, NotApplicable> {
+fn divided(stage: &TrialSetup) -> Result<&Group, NotApplicable> {
     match stage.group().filter(|group| group.layout().divides_its_keys()) {
         Some(group) => Ok(group),
         None => NotApplicable::because("the site names no group that divides its keys"),
     }
 }
 
-pub async fn robust_07_a_lock_moves_to_another_server(stage: Stage) -> TrialResult {
+pub async fn robust_07_a_lock_moves_to_another_server(stage: TrialSetup) -> TrialResult {
     let (group, context) = (divided(&stage)?, stage.context());
     let mut tokens = Tokens::new(Guarantee::All);
     let (ours, theirs) = (context.manager().await, context.manager().await);
-    // A lock for which nobody waits, and one with a line.
+    // A lock for which no claim waits, and one with a queue.
     for with_line in [false, true] {
         let guard = ours.mutex(LOCK).lock().await.expect("it is free");
         let token = tokens.next(&guard, "before the move");
@@ -73,7 +73,7 @@ async fn still_held(context: &CaseContext, theirs: &LockManager, guard: &Guard, 
     }
 }
 
-pub async fn register_04_a_register_is_whole_while_it_moves(stage: Stage) -> TrialResult {
+pub async fn register_04_a_register_is_whole_while_it_moves(stage: TrialSetup) -> TrialResult {
     let (group, context) = (divided(&stage)?, stage.context());
     if !context.capabilities().registers {
         return NotApplicable::because("the driver has no registers");

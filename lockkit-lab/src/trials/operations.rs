@@ -12,7 +12,7 @@ use lockkit_core::state::ListRequest;
 use lockkit_core::{Capabilities, Claim, Error, Mode, Name, Token};
 use tokio::sync::Mutex;
 
-use super::Stage;
+use super::TrialSetup;
 use super::scene::settled;
 use crate::proxy::Proxy;
 use lockkit_conformance::context::{CaseContext, MustSucceed, PATIENCE};
@@ -88,11 +88,11 @@ pub(super) struct Client {
     context: CaseContext,
     /// `None` until it has connected.
     driver: Mutex<Option<Arc<dyn LockDriver>>>,
-    /// Somebody else, past all proxies.
+    /// Another client, past all proxies.
     others: Arc<dyn LockDriver>,
     /// Its claim.
     claim: Arc<Claim>,
-    /// Somebody else's claim to the same lock.
+    /// Another client's claim to the same lock.
     other: Arc<Claim>,
     /// The greatest token that was given before the operation.
     highest: Option<Token>,
@@ -104,7 +104,7 @@ pub(super) struct Client {
 impl Client {
     /// Does everything that comes before the operation.
     pub(super) async fn prepared(
-        stage: &Stage,
+        stage: &TrialSetup,
         others: &Arc<dyn LockDriver>,
         operation: Operation,
     ) -> Self {
@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// Does the operation once. An answer that is wrong panics.
-    pub(super) async fn act(&self, stage: &Stage) -> Result<(), Error> {
+    pub(super) async fn act(&self, stage: &TrialSetup) -> Result<(), Error> {
         use Operation as O;
         let mut driver = self.driver.lock().await;
         if driver.is_none() {

@@ -5,21 +5,21 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::{LockManager, LossReason};
 
-use super::members::{Absence, nobody_notices};
+use super::members::{Absence, goes_unnoticed};
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Data;
 use crate::proxy::{Fault as Network, When};
 use lockkit_conformance::context::{CaseContext, LONG, PATIENCE};
 
 const LOCK: &str = "a";
 
-pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> TrialResult {
+pub async fn robust_03_the_server_is_killed_and_restarted(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     let kept = stage.keeps(Fault::ServerRestarts)?;
     if stage.site().is_member() {
-        return nobody_notices(&stage, Absence::Killed).await;
+        return goes_unnoticed(&stage, Absence::Killed).await;
     }
     let mut tokens = Tokens::new(kept);
     let (ours, theirs) = (context.manager().await, context.manager().await);
@@ -42,11 +42,11 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Trial
     Ok(())
 }
 
-pub async fn robust_04_the_server_is_paused(stage: Stage) -> TrialResult {
+pub async fn robust_04_the_server_is_paused(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     let kept = stage.keeps(Fault::ServerPaused)?;
     if stage.site().is_member() {
-        return nobody_notices(&stage, Absence::StandsStill).await;
+        return goes_unnoticed(&stage, Absence::Paused).await;
     }
     let mut tokens = Tokens::new(kept);
     let ttl = context.lively();
@@ -67,7 +67,7 @@ pub async fn robust_04_the_server_is_paused(stage: Stage) -> TrialResult {
     Ok(())
 }
 
-pub async fn robust_05_a_client_is_paused(stage: Stage) -> TrialResult {
+pub async fn robust_05_a_client_is_paused(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     keeps(context, Fault::ClientPaused)?;
     if context.harness().worker().is_none() {
@@ -83,11 +83,13 @@ pub async fn robust_05_a_client_is_paused(stage: Stage) -> TrialResult {
     Ok(())
 }
 
-pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(stage: Stage) -> TrialResult {
+pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(
+    stage: TrialSetup,
+) -> TrialResult {
     let context = stage.context();
     let kept = keeps(context, Fault::Partition)?;
     if stage.site().is_member() {
-        return nobody_notices(&stage, Absence::CutOff).await;
+        return goes_unnoticed(&stage, Absence::CutOff).await;
     }
     let mut tokens = Tokens::new(kept);
     let ttl = context.lively();
@@ -128,7 +130,9 @@ pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(stage: Stag
     Ok(())
 }
 
-pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(stage: Stage) -> TrialResult {
+pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(
+    stage: TrialSetup,
+) -> TrialResult {
     let context = stage.context();
     if stage.site().is_member() {
         return NotApplicable::because("the others go on without it: see robust_03");
@@ -154,16 +158,16 @@ pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(stage: Stage
     Ok(())
 }
 
-pub async fn token_06_tokens_grow_across_a_restart(stage: Stage) -> TrialResult {
+pub async fn token_06_tokens_grow_across_a_restart(stage: TrialSetup) -> TrialResult {
     grows_across(&stage, Fault::ServerRestarts, Data::Keep).await
 }
 
-pub async fn token_07_tokens_grow_although_all_data_was_lost(stage: Stage) -> TrialResult {
+pub async fn token_07_tokens_grow_although_all_data_was_lost(stage: TrialSetup) -> TrialResult {
     grows_across(&stage, Fault::DataLost, Data::Lose).await
 }
 
 /// Restarts the server several times, and has old and new clients take the lock in between.
-async fn grows_across(stage: &Stage, fault: Fault, data: Data) -> TrialResult {
+async fn grows_across(stage: &TrialSetup, fault: Fault, data: Data) -> TrialResult {
     let context = stage.context();
     if keeps(context, fault)? < Guarantee::Tokens {
         return NotApplicable::because("the table of faults: tokens may begin again");

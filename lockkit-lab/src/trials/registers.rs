@@ -11,12 +11,12 @@ use lockkit_core::{Error, Name, Token};
 
 use super::scene::{answered, keeps, settled};
 use super::stage::staged;
-use super::{NotApplicable, Stage, TrialResult};
+use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Data;
 use crate::proxy::{Fault as Network, When};
 use lockkit_conformance::context::{CaseContext, MustSucceed};
 
-pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) -> TrialResult {
+pub async fn register_04_tokens_are_remembered_across_a_restart(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     offered(context)?;
     keeps(context, Fault::ServerRestarts)?;
@@ -38,7 +38,7 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
     Ok(())
 }
 
-pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> TrialResult {
+pub async fn register_05_changed_survives_a_cut_connection(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     offered(context)?;
     let at = at(context);
@@ -67,7 +67,7 @@ pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Tria
 }
 
 pub async fn register_06_a_write_whose_answer_was_lost_is_distinguished_from_a_conflict(
-    stage: Stage,
+    stage: TrialSetup,
 ) -> TrialResult {
     let context = stage.context();
     offered(context)?;

@@ -73,7 +73,7 @@ impl Held {
     }
 }
 
-/// Starts to wait for a lock, and returns once it is in line.
+/// Starts to wait for a lock, and returns once it is queued.
 pub(super) async fn wait_in_line(
     context: &CaseContext,
     manager: &LockManager,
@@ -140,7 +140,7 @@ pub(super) async fn works_again(
     }
 }
 
-/// Returns once no claim is in line anywhere.
+/// Returns once no claim is in any queue.
 pub(super) async fn nothing_left(
     context: &CaseContext,
     driver: &Arc<dyn LockDriver>,

@@ -10,14 +10,14 @@ use crate::{Data, Group, LabError, Layout, Server, Shift};
 
 /// A server, or a group that makes one service.
 #[derive(Debug)]
-pub enum Servers {
+pub enum TrialServers {
     /// It stands alone.
     One(Server),
     /// What befalls the server befalls all of them.
     Group(Group),
 }
 
-impl Servers {
+impl TrialServers {
     fn all(&self) -> &[Server] {
         match self {
             Self::One(server) => std::slice::from_ref(server),

@@ -9,13 +9,13 @@ use lockkit_core::Error;
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 
-use crate::Site;
+use crate::Deployment;
 use crate::proxy::Proxy;
 use crate::{Group, LabError, Layout, Server, Shared};
 use lockkit_conformance::context::CaseContext;
 use lockkit_conformance::{Harness, Worker};
 
-use super::servers::Servers;
+use super::servers::TrialServers;
 use super::{NotApplicable, scene};
 
 /// What a trial stands on.
@@ -32,16 +32,16 @@ pub enum Ground {
 }
 
 /// The stage of one trial. What it started ends with it.
-pub struct Stage {
-    site: Arc<dyn Site>,
+pub struct TrialSetup {
+    site: Arc<dyn Deployment>,
     context: CaseContext,
-    servers: Option<Servers>,
+    servers: Option<TrialServers>,
     addr: SocketAddr,
     url_at: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
 }
 
-impl Stage {
-    pub(super) async fn set(site: Arc<dyn Site>, ground: Ground) -> Result<Self, String> {
+impl TrialSetup {
+    pub(super) async fn set(site: Arc<dyn Deployment>, ground: Ground) -> Result<Self, String> {
         let clock = ground == Ground::OwnWithClock;
         let stage = match (site.layout(), ground) {
             (Some(layout), _) => Self::on_group(site, layout, clock).await,
@@ -52,7 +52,7 @@ impl Stage {
         stage.map_err(|e| e.to_string())
     }
 
-    async fn on_shared(site: Arc<dyn Site>) -> Result<Self, Box<dyn std::error::Error>> {
+    async fn on_shared(site: Arc<dyn Deployment>) -> Result<Self, Box<dyn std::error::Error>> {
         let shared = Shared::server(site.kind()).await?;
         let (url, addr) = (shared.url().to_owned(), shared.addr());
         let context = Self::bench_at(&site, url).await?;
@@ -60,7 +60,10 @@ impl Stage {
         Ok(Self { site, context, servers: None, addr, url_at })
     }
 
-    async fn on_own(site: Arc<dyn Site>, clock: bool) -> Result<Self, Box<dyn std::error::Error>> {
+    async fn on_own(
+        site: Arc<dyn Deployment>,
+        clock: bool,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         let kind = site.kind();
         let server = match clock && kind.has_movable_clock() {
             true => Server::start_with_clock(kind).await?,
@@ -72,11 +75,11 @@ impl Stage {
         let url_at = Box::new(move |proxy: SocketAddr| {
             url.replacen(&addr.to_string(), &proxy.to_string(), 1)
         });
-        Ok(Self { site, context, servers: Some(Servers::One(server)), addr, url_at })
+        Ok(Self { site, context, servers: Some(TrialServers::One(server)), addr, url_at })
     }
 
     async fn on_group(
-        site: Arc<dyn Site>,
+        site: Arc<dyn Deployment>,
         layout: Layout,
         clocks: bool,
     ) -> Result<Self, Box<dyn std::error::Error>> {
@@ -87,16 +90,16 @@ impl Stage {
         let context = Self::bench_at(&site, group.url()).await?;
         let addr = group.members()[0].addr();
         let url_at = Box::new(|_| unreachable!("a group is reached through its own proxy"));
-        Ok(Self { site, context, servers: Some(Servers::Group(group)), addr, url_at })
+        Ok(Self { site, context, servers: Some(TrialServers::Group(group)), addr, url_at })
     }
 
-    async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<CaseContext, Error> {
+    async fn bench_at(site: &Arc<dyn Deployment>, url: String) -> Result<CaseContext, Error> {
         let url = url + site.options();
         CaseContext::new(Arc::new(At { site: site.clone(), url })).await
     }
 
     /// The site.
-    pub fn site(&self) -> &dyn Site {
+    pub fn site(&self) -> &dyn Deployment {
         &*self.site
     }
 
@@ -118,14 +121,14 @@ impl Stage {
     ///
     /// # Panics
     /// When the trial stands on a shared one.
-    pub fn server(&self) -> &Servers {
+    pub fn server(&self) -> &TrialServers {
         self.servers.as_ref().expect("the trial has a server of its own")
     }
 
     /// The trial's own group, where the site has one.
     pub fn group(&self) -> Option<&Group> {
         match &self.servers {
-            Some(Servers::Group(group)) => Some(group),
+            Some(TrialServers::Group(group)) => Some(group),
             _ => None,
         }
     }
@@ -186,7 +189,7 @@ impl Stage {
 
 /// The site's driver at one place, for contexts.
 struct At {
-    site: Arc<dyn Site>,
+    site: Arc<dyn Deployment>,
     url: String,
 }
 

@@ -14,14 +14,16 @@ const KEY: &str = "bGFi";
 pub async fn remember(kind: Kind, addr: SocketAddr) -> io::Result<()> {
     match kind {
         Kind::Redis => resp::ask(addr, &["SET", "lab", "1"]).await.map(drop),
-        Kind::Postgres => {
-            postgres::Connection::open(addr).await?.query("CREATE TABLE lab ()").await.map(drop)
-        }
+        Kind::Postgres => postgres::PostgresConnection::open(addr)
+            .await?
+            .query("CREATE TABLE lab ()")
+            .await
+            .map(drop),
         Kind::MariaDb => {
             let create = "CREATE TABLE lockkit.lab (a INT)";
-            mysql::Connection::open(addr).await?.query(create).await.map(drop)
+            mysql::MySqlClient::open(addr).await?.query(create).await.map(drop)
         }
-        Kind::ZooKeeper => zookeeper::Connection::open(addr).await?.create("/lab").await,
+        Kind::ZooKeeper => zookeeper::ZkConnection::open(addr).await?.create("/lab").await,
         _ => etcd::ask(addr, "kv/put", &json!({ "key": KEY, "value": KEY })).await.map(drop),
     }
 }
@@ -29,17 +31,21 @@ pub async fn remember(kind: Kind, addr: SocketAddr) -> io::Result<()> {
 pub async fn recalls(kind: Kind, addr: SocketAddr) -> io::Result<bool> {
     match kind {
         Kind::Redis => {
-            resp::ask(addr, &["EXISTS", "lab"]).await.map(|n| n == resp::Reply::Number(1))
+            resp::ask(addr, &["EXISTS", "lab"]).await.map(|n| n == resp::RespReply::Number(1))
         }
         Kind::Postgres => {
             let find = "SELECT 1 FROM pg_tables WHERE tablename = 'lab'";
-            postgres::Connection::open(addr).await?.query(find).await.map(|rows| rows.len() == 1)
+            postgres::PostgresConnection::open(addr)
+                .await?
+                .query(find)
+                .await
+                .map(|rows| rows.len() == 1)
         }
         Kind::MariaDb => {
             let find = "SHOW TABLES FROM lockkit LIKE 'lab'";
-            mysql::Connection::open(addr).await?.query(find).await.map(|rows| rows.len() == 1)
+            mysql::MySqlClient::open(addr).await?.query(find).await.map(|rows| rows.len() == 1)
         }
-        Kind::ZooKeeper => zookeeper::Connection::open(addr).await?.exists("/lab", false).await,
+        Kind::ZooKeeper => zookeeper::ZkConnection::open(addr).await?.exists("/lab", false).await,
         _ => {
             let found = etcd::ask(addr, "kv/range", &json!({ "key": KEY })).await?;
             Ok(found["count"] == "1")
@@ -52,19 +58,25 @@ pub async fn now_of(server: &Server) -> io::Result<i64> {
     let addr = server.addr();
     let text = match server.kind() {
         Kind::Redis => match resp::ask(addr, &["TIME"]).await? {
-            resp::Reply::Array(parts) => parts[0].text().to_owned(),
+            resp::RespReply::Array(parts) => parts[0].text().to_owned(),
             other => panic!("{other:?}"),
         },
         Kind::Postgres => {
             let ask = "SELECT extract(epoch FROM clock_timestamp())::bigint";
-            postgres::Connection::open(addr).await?.query(ask).await?.remove(0).remove(0).unwrap()
+            postgres::PostgresConnection::open(addr)
+                .await?
+                .query(ask)
+                .await?
+                .remove(0)
+                .remove(0)
+                .unwrap()
         }
         Kind::MariaDb => {
             let ask = "SELECT UNIX_TIMESTAMP()";
-            mysql::Connection::open(addr).await?.query(ask).await?.remove(0).remove(0).unwrap()
+            mysql::MySqlClient::open(addr).await?.query(ask).await?.remove(0).remove(0).unwrap()
         }
         Kind::ZooKeeper => {
-            let mut session = zookeeper::Connection::open(addr).await?;
+            let mut session = zookeeper::ZkConnection::open(addr).await?;
             let path = format!("/at-{}", std::process::id());
             session.create(&path).await?;
             let made = session.made_at(&path).await?;

@@ -12,13 +12,13 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::*;
 use lockkit_core::state::{ClaimState, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Key, Mode, Token};
-use lockkit_lab::raw::resp::{Connection, Reply};
+use lockkit_lab::raw::resp::{RespConnection, RespReply};
 use tokio::sync::Mutex as AsyncMutex;
 
 #[derive(Debug)]
 pub(crate) struct SetNx {
     addr: SocketAddr,
-    connection: AsyncMutex<Option<Connection>>,
+    connection: AsyncMutex<Option<RespConnection>>,
     /// What this client believes that it holds.
     believed: Mutex<HashSet<ClaimId>>,
     prefix: String,
@@ -33,10 +33,10 @@ impl SetNx {
         Self { addr, connection, believed: Mutex::default(), prefix }
     }
 
-    async fn call(&self, words: &[&str]) -> Result<Reply, Error> {
+    async fn call(&self, words: &[&str]) -> Result<RespReply, Error> {
         let mut connection = self.connection.lock().await;
         if connection.is_none() {
-            *connection = Some(Connection::open(self.addr).await.map_err(failed)?);
+            *connection = Some(RespConnection::open(self.addr).await.map_err(failed)?);
         }
         connection.as_mut().unwrap().call(words).await.map_err(failed)
     }
@@ -140,7 +140,7 @@ impl LockDriver for SetNx {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let held = self.call(&["EXISTS", &self.name(key)]).await? == Reply::Number(1);
+        let held = self.call(&["EXISTS", &self.name(key)]).await? == RespReply::Number(1);
         let token = Token::new(1).unwrap();
         let standing = ClaimState::new(token, Mode::Exclusive, ClientIdentity::of_this_process());
         let line = if held { vec![standing] } else { Vec::new() };

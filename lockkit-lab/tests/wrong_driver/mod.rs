@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
-    LockDriver, RegisterKey, Registers, Released, Renewal, SetLimit, Version, Write, WriteId,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
+    RegisterEntry, RegisterKey, Registers, Released, Renewal, SetLimit, Version, Write, WriteId,
     WriteResult, submit_each,
 };
 use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Health, ListPage, ListRequest, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -75,7 +75,7 @@ impl Wrong {
 
     async fn passed<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let call = async { call.await.map_err(BatchError::refused) };
-        Ok(self.passed_batch(call).await?)
+        self.passed_batch(call).await.map_err(|failed| failed.error)
     }
 
     async fn passed_batch<T>(
@@ -261,7 +261,7 @@ impl LockDriver for Wrong {
 
 #[async_trait]
 impl Registers for Wrong {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         self.passed(self.registers_within().load(at)).await
     }
 
@@ -281,11 +281,11 @@ impl Registers for Wrong {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         self.passed(self.registers_within().changed(at, after)).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         self.passed(self.registers_within().page(request)).await
     }
 }

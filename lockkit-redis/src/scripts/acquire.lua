@@ -76,8 +76,8 @@ end
 if not rest then return answers end
 
 -- Changes nothing, and is refused when memory is full.
-local room = redis.pcall('SETRANGE', KEYS[2], 0, '')
-if type(room) == 'table' and string.find(room.err, 'OOM', 1, true) then return room end
+local probe = redis.pcall('SETRANGE', KEYS[2], 0, '')
+if type(probe) == 'table' and string.find(probe.err, 'OOM', 1, true) then return probe end
 
 -- #include claims.lua
 -- #include queue.lua

@@ -9,7 +9,7 @@
 --
 -- For each lock the answers of release.lua and acquire.lua, one behind the other; within {"granted", …}
 -- where claims of the client hold now: see `speak` in answer.lua. When memory is full, a claim comes only
--- where one has left on the fast path, whose room it takes.
+-- where one has left on the fast path, whose place it takes.
 local clock = redis.call('TIME')
 
 -- #include claims.lua
@@ -17,8 +17,8 @@ local clock = redis.call('TIME')
 
 -- Changes nothing, and is refused when memory is full: but not behind a write.
 local function is_full()
-  local room = redis.pcall('SETRANGE', KEYS[2], 0, '')
-  return type(room) == 'table' and string.find(room.err, 'OOM', 1, true) and room
+  local probe = redis.pcall('SETRANGE', KEYS[2], 0, '')
+  return type(probe) == 'table' and string.find(probe.err, 'OOM', 1, true) and probe
 end
 
 sender = ARGV[1]

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkit_core::driver::{Acquire, Acquisition, Batch, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
-use lockkit_lab::raw::resp::Reply as Answer;
+use lockkit_lab::raw::resp::RespReply as Answer;
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};

@@ -11,7 +11,7 @@ use lockkit_core::driver::{
 use lockkit_core::state::{ListRequest, RegisterRequest, Severity};
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
 use lockkit_lab::Server;
-use lockkit_lab::raw::resp::Reply;
+use lockkit_lab::raw::resp::RespReply;
 use lockkit_redis::RedisDriver;
 
 use super::{PERMIT, ask, claim, connect, named, queue, start, take};
@@ -48,7 +48,7 @@ async fn key_of(server: &Server, driver: &RedisDriver, about: &Arc<Claim>, besid
     take(driver, &held).await;
     let word = if about.mode == PERMIT { "sem" } else { "lock" };
     let found = ask(server, &["KEYS", &format!("lockkit:{word}:*:a")]).await;
-    let Reply::Array(keys) = found else { panic!("keys") };
+    let RespReply::Array(keys) = found else { panic!("keys") };
     driver.release(&held).await.unwrap();
     let [key] = keys.as_slice() else { panic!("{keys:?}") };
     key.text().replacen(&format!(":{word}:"), &format!(":{word}{beside}:"), 1)
@@ -62,7 +62,7 @@ fn names(error: &Error, key: &str, form: Form) {
 
 async fn try_to_break(driver: &RedisDriver, about: &Arc<Claim>) -> Result<bool, Error> {
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let token = Token::new(1).unwrap();
     driver.break_claim(&about.key, token, BreakMode::Forced, &record).await
 }
@@ -148,7 +148,7 @@ async fn a_key_beside_the_lock_of_another_form_is_named_and_stays_as_it_is() {
     let token = take(&driver, &held).await;
     let before = put(&server, &key, string).await;
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let broken = driver.break_claim(&held.key, token, BreakMode::Forced, &record).await;
     names(&broken.unwrap_err(), &key, string);
     assert_eq!(dump(&server, &key).await, before);
@@ -175,7 +175,9 @@ async fn a_counter_of_another_form_fails_its_own_locks_alone_and_leaves_none_of_
     // Of so many names some have the same bucket as the first, and most have not.
     let claims: Vec<_> = (0..32).map(|i| named(&format!("n{i}"), Mode::Exclusive)).collect();
     take(&driver, &claims[0]).await;
-    let Reply::Array(keys) = ask(&server, &["KEYS", "lockkit:tokens:*"]).await else { panic!() };
+    let RespReply::Array(keys) = ask(&server, &["KEYS", "lockkit:tokens:*"]).await else {
+        panic!()
+    };
     let counter = keys[0].text().to_owned();
     driver.release(&claims[0]).await.unwrap();
     for form in COUNTERS {
@@ -227,7 +229,9 @@ async fn a_register_of_another_form_is_named_and_stays_as_it_is() {
         Write { expect, write_id, ..Write::of(value) }
     };
     driver.write(&at, &write(Some(vec![1]))).await.unwrap();
-    let Reply::Array(keys) = ask(&server, &["KEYS", "lockkit:register:*"]).await else { panic!() };
+    let RespReply::Array(keys) = ask(&server, &["KEYS", "lockkit:register:*"]).await else {
+        panic!()
+    };
     let key = keys[0].text().to_owned();
     for form in FORMS {
         let before = put(&server, &key, form).await;
@@ -291,7 +295,7 @@ async fn a_listing_shows_what_is_damaged_and_goes_on() {
     let at = |name| RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() };
     driver.write(&at("good"), &Write::of(Some(vec![1]))).await.unwrap();
     driver.write(&at("bad"), &Write::of(Some(vec![1]))).await.unwrap();
-    let Reply::Array(keys) = ask(&server, &["KEYS", "lockkit:register:*:bad"]).await else {
+    let RespReply::Array(keys) = ask(&server, &["KEYS", "lockkit:register:*:bad"]).await else {
         panic!("keys")
     };
     put(&server, keys[0].text(), FORMS[0]).await;

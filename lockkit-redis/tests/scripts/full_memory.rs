@@ -91,7 +91,7 @@ async fn with_full_memory_a_lock_is_broken_and_the_next_one_holds() {
         queue(&driver, &waiter).await;
         fill(&server).await;
         let by = ClientIdentity::of_this_process();
-        let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
+        let record = BreakRecord::from_parts(by, 0, None, false);
         assert!(driver.break_claim(&holder.key, token, force, &record).await.unwrap());
         assert!(matches!(driver.renew_single(&holder).await.unwrap(), Renewal::Ended(_)));
         driver.release(&holder).await.unwrap();

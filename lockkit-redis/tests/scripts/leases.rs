@@ -99,13 +99,15 @@ async fn the_keys_of_a_list_last_as_long_as_its_longest_lease() {
     let (holder, waiter) = (with_ttls(Mode::Exclusive, HOLD, WAIT), patient(Mode::Exclusive));
     take(&driver, &holder).await;
     queue(&driver, &waiter).await;
-    let lockkit_lab::raw::resp::Reply::Array(keys) = ask(&server, &["KEYS", "lockkit:lock*"]).await
+    let lockkit_lab::raw::resp::RespReply::Array(keys) =
+        ask(&server, &["KEYS", "lockkit:lock*"]).await
     else {
         panic!("KEYS")
     };
     assert_eq!(keys.len(), 3, "{keys:?}");
     for key in keys {
-        let lockkit_lab::raw::resp::Reply::Number(left) = ask(&server, &["PTTL", key.text()]).await
+        let lockkit_lab::raw::resp::RespReply::Number(left) =
+            ask(&server, &["PTTL", key.text()]).await
         else {
             panic!("PTTL")
         };

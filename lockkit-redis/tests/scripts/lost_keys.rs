@@ -10,7 +10,7 @@ use lockkit_lab::Server;
 use lockkit_redis::RedisDriver;
 
 use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits, with_ttls};
-use lockkit_lab::raw::resp::Reply;
+use lockkit_lab::raw::resp::RespReply;
 
 struct Scene {
     server: Server,
@@ -36,7 +36,7 @@ async fn scene(mode: Mode) -> Scene {
 }
 
 async fn keys(server: &Server) -> Vec<String> {
-    let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
+    let RespReply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
     let keys = keys.iter().map(|key| key.text().to_owned());
     keys.filter(|key| key != "lockkit:format").collect()
 }

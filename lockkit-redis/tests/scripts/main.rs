@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
@@ -48,7 +48,7 @@ async fn connect(server: &Server) -> RedisDriver {
     RedisOptions::default().timeout(LONG).connect(&server.url()).await.unwrap()
 }
 
-async fn ask(server: &Server, words: &[&str]) -> Reply {
+async fn ask(server: &Server, words: &[&str]) -> RespReply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{ClaimEnd, LockDriver, Renewal};
 use lockkit_core::{Claim, LockManager, Mode, Namespace, Token};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Data, Server};
 use lockkit_redis::RedisDriver;
 
@@ -69,9 +69,9 @@ struct Strings(Vec<(String, String)>);
 
 impl Strings {
     async fn of(server: &Server) -> Self {
-        let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("keys") };
+        let RespReply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("keys") };
         let mut strings = Vec::new();
-        for key in keys.iter().map(Reply::text) {
+        for key in keys.iter().map(RespReply::text) {
             strings.push((key.to_owned(), ask(server, &["GET", key]).await.text().to_owned()));
         }
         Self(strings)
@@ -83,7 +83,7 @@ impl Older for Strings {
         Box::pin(async {
             let mut words = vec!["MSET"];
             words.extend(self.0.iter().flat_map(|(key, value)| [key.as_str(), value]));
-            let mut connection = resp::Connection::open(server.addr()).await.unwrap();
+            let mut connection = resp::RespConnection::open(server.addr()).await.unwrap();
             let both: [&[&str]; 2] = [&["FLUSHALL"], &words];
             connection.send(&both).await.unwrap();
             for _ in both {

@@ -10,7 +10,7 @@ use lockkit_core::driver::{
     Released, Renewal, SetLimit, Write, WriteId, WriteResult,
 };
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
-use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
@@ -53,10 +53,10 @@ async fn server_with_user(rights: &[&str]) -> Server {
 
 /// How often the server has refused something to somebody.
 async fn refusals(server: &Server) -> u64 {
-    let Reply::Array(entries) = ask(server, &["ACL", "LOG"]).await else { panic!("a log") };
-    let count = |entry: &Reply| match entry {
-        Reply::Array(fields) => match fields[1] {
-            Reply::Number(count) => count as u64,
+    let RespReply::Array(entries) = ask(server, &["ACL", "LOG"]).await else { panic!("a log") };
+    let count = |entry: &RespReply| match entry {
+        RespReply::Array(fields) => match fields[1] {
+            RespReply::Number(count) => count as u64,
             _ => panic!("{fields:?}"),
         },
         _ => panic!("{entry:?}"),
@@ -66,21 +66,23 @@ async fn refusals(server: &Server) -> u64 {
 
 /// All that this server keeps in this database, but for when it ends.
 async fn contents(server: &Server) -> BTreeMap<String, String> {
-    let mut connection = resp::Connection::open(server.addr()).await.unwrap();
+    let mut connection = resp::RespConnection::open(server.addr()).await.unwrap();
     connection.call(&["SELECT", "3"]).await.unwrap();
-    let Reply::Array(keys) = connection.call(&["KEYS", "*"]).await.unwrap() else { panic!("keys") };
+    let RespReply::Array(keys) = connection.call(&["KEYS", "*"]).await.unwrap() else {
+        panic!("keys")
+    };
     let mut contents = BTreeMap::new();
-    for key in keys.iter().map(Reply::text) {
+    for key in keys.iter().map(RespReply::text) {
         let read: &[&str] = match connection.call(&["TYPE", key]).await.unwrap().text() {
             "hash" => &["HGETALL", key],
             "zset" => &["ZRANGE", key, "0", "-1", "WITHSCORES"],
             _ => &["GET", key],
         };
         let mut value = connection.call(read).await.unwrap();
-        if let Reply::Array(items) = &mut value {
+        if let RespReply::Array(items) = &mut value {
             let mut pairs: Vec<_> = items.chunks(2).map(|pair| format!("{pair:?}")).collect();
             pairs.sort(); // a hash has no order
-            value = Reply::Text(pairs.concat());
+            value = RespReply::Text(pairs.concat());
         }
         contents.insert(key.to_owned(), value.text().to_owned());
     }
@@ -217,7 +219,7 @@ async fn a_right_to_publish_that_is_withdrawn_during_a_hold_changes_no_answer() 
     assert!(begun.elapsed() < SOON, "its list's last message was refused, and it did not poll");
     assert_eq!(refusals(&server).await, 1, "it was tried once");
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
+    let record = BreakRecord::from_parts(by, 0, None, true);
     let token = holds(&driver, &third).await;
     assert!(driver.break_claim(&third.key, token, BreakMode::Forced, &record).await.unwrap());
     let renewed = driver.renew_single(&third).await.unwrap();
@@ -348,7 +350,7 @@ async fn renew(driver: &RedisDriver, claim: &Arc<Claim>) -> Result<(), Error> {
 
 async fn break_it(driver: &RedisDriver, claim: &Arc<Claim>, token: u64) -> Result<(), Error> {
     let by = ClientIdentity::of_this_process();
-    let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
+    let record = BreakRecord::from_parts(by, 0, None, false);
     let token = Token::new(token).unwrap();
     driver.break_claim(&claim.key, token, BreakMode::Graceful, &record).await.map(drop)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::{LockManager, Space};
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::raw::resp::{self, Connection, Reply};
+use lockkit_lab::raw::resp::{self, RespConnection, RespReply};
 use lockkit_lab::{Kind, Server};
 
 use crate::scene::{
@@ -17,13 +17,13 @@ const LOCK: &str = "compared";
 const DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                       return redis.call('DEL', KEYS[1]) end return 0";
 
-async fn take(redis: &mut Connection, id: &str) -> bool {
+async fn take(redis: &mut RespConnection, id: &str) -> bool {
     let lease = LONG.as_millis().to_string();
     ask(redis, &["SET", LOCK, id, "NX", "PX", &lease]).await.text() == "OK"
 }
 
-async fn release(redis: &mut Connection, id: &str) -> bool {
-    ask(redis, &["EVAL", DELETE, "1", LOCK, id]).await == Reply::Number(1)
+async fn release(redis: &mut RespConnection, id: &str) -> bool {
+    ask(redis, &["EVAL", DELETE, "1", LOCK, id]).await == RespReply::Number(1)
 }
 
 #[tokio::test]

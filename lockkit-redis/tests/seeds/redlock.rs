@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::LockManager;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::raw::resp::Connection;
+use lockkit_lab::raw::resp::RespConnection;
 use lockkit_lab::{Data, Server};
 use lockkit_redis::RedisDriver;
 
@@ -39,7 +39,7 @@ async fn take(members: &[Server], id: &str) -> Option<Instant> {
 
 /// A member that is down says nothing.
 async fn ask(member: &Server, words: &[&str]) -> Option<String> {
-    let reply = Connection::open(member.addr()).await.ok()?.call(words).await.ok()?;
+    let reply = RespConnection::open(member.addr()).await.ok()?.call(words).await.ok()?;
     Some(reply.text().to_owned())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Guard, LockManager, Settings, Token};
-use lockkit_lab::raw::resp::{Connection, Reply};
+use lockkit_lab::raw::resp::{RespConnection, RespReply};
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::RedisDriver;
 
@@ -25,8 +25,8 @@ pub(crate) async fn server() -> Server {
 }
 
 /// A client of the recipes.
-pub(crate) async fn client(server: &Server) -> Connection {
-    Connection::open(server.addr()).await.unwrap()
+pub(crate) async fn client(server: &Server) -> RespConnection {
+    RespConnection::open(server.addr()).await.unwrap()
 }
 
 /// A client of lockkit.
@@ -64,9 +64,9 @@ pub(crate) async fn hold_and_die(locks: &LockManager, name: &str) {
 }
 
 /// What a recipe's command answered; none of them may fail.
-pub(crate) async fn ask(redis: &mut Connection, words: &[&str]) -> Reply {
+pub(crate) async fn ask(redis: &mut RespConnection, words: &[&str]) -> RespReply {
     match redis.call(words).await.unwrap() {
-        Reply::Error(said) => panic!("{words:?}: {said}"),
+        RespReply::Error(said) => panic!("{words:?}: {said}"),
         reply => reply,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_lab::Shift;
-use lockkit_lab::raw::resp::{Connection, Reply};
+use lockkit_lab::raw::resp::{RespConnection, RespReply};
 
 use crate::scene::{
     AFTERWARDS, LONG, ask, client, gets_in, hold_and_die, lockkit, overtake, server,
@@ -12,15 +12,15 @@ use crate::scene::{
 const LOCK: &str = "setnx";
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-async fn set(redis: &mut Connection) -> bool {
-    ask(redis, &["SETNX", LOCK, "locked"]).await == Reply::Number(1)
+async fn set(redis: &mut RespConnection) -> bool {
+    ask(redis, &["SETNX", LOCK, "locked"]).await == RespReply::Number(1)
 }
 
-async fn expire(redis: &mut Connection) {
+async fn expire(redis: &mut RespConnection) {
     ask(redis, &["EXPIRE", LOCK, &LONG.as_secs().to_string()]).await;
 }
 
-async fn take(redis: &mut Connection) -> bool {
+async fn take(redis: &mut RespConnection) -> bool {
     let taken = set(redis).await;
     if taken {
         expire(redis).await;
@@ -39,7 +39,7 @@ async fn with_setnx_and_expire_a_holder_that_dies_between_the_two_holds_for_ever
 
     server.move_clock(Shift::Ahead(YEAR)).unwrap();
     assert!(!take(&mut later).await, "a year later it is still held");
-    assert_eq!(ask(&mut later, &["TTL", LOCK]).await, Reply::Number(-1), "it has no end");
+    assert_eq!(ask(&mut later, &["TTL", LOCK]).await, RespReply::Number(-1), "it has no end");
     let next = gets_in(&b, LOCK).await;
     assert!(next.is_some(), "a claim and its end are written in one step");
 }

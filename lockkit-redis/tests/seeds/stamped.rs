@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use lockkit_lab::Server;
-use lockkit_lab::raw::resp::{Connection, Reply};
+use lockkit_lab::raw::resp::{RespConnection, RespReply};
 
 use crate::scene::{
     AFTERWARDS, LONG, ask, client, gets_in, hold_and_die, lockkit, overtake, server,
@@ -14,7 +14,7 @@ const LOCK: &str = "stamped";
 
 /// A client, and by how much its clock is ahead of the right time.
 struct Stamped {
-    redis: Connection,
+    redis: RespConnection,
     ahead: Duration,
     /// When its lease ends, by its clock.
     ends: u128,
@@ -32,7 +32,7 @@ impl Stamped {
     async fn take(&mut self, lease: Duration) -> bool {
         self.ends = self.now() + lease.as_millis() + 1;
         let mine = self.ends.to_string();
-        if ask(&mut self.redis, &["SETNX", LOCK, &mine]).await == Reply::Number(1) {
+        if ask(&mut self.redis, &["SETNX", LOCK, &mine]).await == RespReply::Number(1) {
             return true;
         }
         let seen = ask(&mut self.redis, &["GET", LOCK]).await;
@@ -43,7 +43,7 @@ impl Stamped {
         self.has_passed(&before)
     }
 
-    fn has_passed(&self, stamp: &Reply) -> bool {
+    fn has_passed(&self, stamp: &RespReply) -> bool {
         stamp.text().parse::<u128>().is_ok_and(|ends| ends < self.now())
     }
 

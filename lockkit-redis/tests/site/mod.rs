@@ -11,7 +11,7 @@ use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Concerns, Costs, Deletion, Refusal, Site};
+use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
 use lockkit_lab::{Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 
@@ -32,7 +32,7 @@ impl Redis {
 }
 
 #[async_trait]
-impl Site for Redis {
+impl Deployment for Redis {
     fn kind(&self) -> Kind {
         Kind::Redis
     }
@@ -73,16 +73,16 @@ impl Site for Redis {
         ]
     }
 
-    fn refusals(&self) -> Vec<Refusal> {
+    fn refusals(&self) -> Vec<RefusalMode> {
         let mut refusals = vec![
-            Refusal {
+            RefusalMode {
                 what: "the memory is full",
                 retryable: true,
                 concerns: Concerns::Claims,
                 begin: |s| ask(s, &["CONFIG", "SET", "maxmemory", "1"]),
                 end: |s| ask(s, &["CONFIG", "SET", "maxmemory", "0"]),
             },
-            Refusal {
+            RefusalMode {
                 what: "the login is refused",
                 retryable: false,
                 concerns: Concerns::Newcomers,
@@ -92,7 +92,7 @@ impl Site for Redis {
         ];
         // In a group it is not for us to say who leads.
         if self.layout.is_none() {
-            refusals.push(Refusal {
+            refusals.push(RefusalMode {
                 what: "the server is a read-only replica",
                 retryable: true,
                 concerns: Concerns::Claims,
@@ -115,7 +115,7 @@ fn ask<'a>(server: &'a Server, words: &'static [&'static str]) -> BoxFuture<'a, 
 }
 
 async fn forget_password(server: &Server) -> io::Result<()> {
-    let mut connection = resp::Connection::open(server.addr()).await?;
+    let mut connection = resp::RespConnection::open(server.addr()).await?;
     connection.call(&["AUTH", PASSWORD]).await?;
     connection.call(&["CONFIG", "SET", "requirepass", ""]).await.map(drop)
 }

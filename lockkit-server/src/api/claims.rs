@@ -15,10 +15,10 @@ use lockkit_http::wire::{self, Code};
 use crate::body::Body;
 use crate::caller::{Caller, CallerId};
 use crate::quota::QuotaPermit;
-use crate::response::{Answer, ErrorResponse, log};
+use crate::response::{ApiResponse, ErrorResponse, log};
 use crate::service::{Service, no_result, with_offset, without_offset};
 
-type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
+type Result<T> = std::result::Result<ApiResponse<T>, ErrorResponse>;
 
 pub(crate) async fn acquire(
     Shared(service): Shared<Service>,
@@ -89,7 +89,7 @@ async fn wait_for_grant(
         Some(Ok(grant)) => {
             wire::ClaimStatus::Held(wire::Grant::of(&with_offset(grant, *offset), *received, 0))
         }
-        Some(Err(Error::Lost { reason })) => wire::ClaimStatus::Ended(reason.into()),
+        Some(Err(Error::Lost { reason, .. })) => wire::ClaimStatus::Ended(reason.into()),
         // The claim is in the queue.
         Some(Err(error)) => return Err(BatchError::unknown(error).into()),
         None => state,
@@ -102,7 +102,7 @@ pub(crate) async fn release(
     Body(request): Body<wire::ClaimBody>,
 ) -> Result<wire::Released> {
     let claim = service.claim(&caller, request.claim)?;
-    Ok(Answer::ok(wire::Released::of(service.release(claim).await?)))
+    Ok(ApiResponse::ok(wire::Released::of(service.release(claim).await?)))
 }
 
 pub(crate) async fn batch(
@@ -148,7 +148,7 @@ pub(crate) async fn batch(
     };
     let acquired = offsets.into_iter().map(answer).collect();
     let outcome = BatchOutcome { released: outcome.released, acquired };
-    Ok(Answer::ok(wire::BatchOutcome::of(outcome, received)))
+    Ok(ApiResponse::ok(wire::BatchOutcome::of(outcome, received)))
 }
 
 /// The claim of an acquire; refused where it could never hold.
@@ -181,7 +181,7 @@ pub(crate) async fn renew(
         answer.inspect_err(log).map(with_offset)
     };
     let answers = answers.into_iter().zip(offsets).map(answer).collect();
-    Ok(Answer::ok(wire::RenewOutcome::of(answers, received)))
+    Ok(ApiResponse::ok(wire::RenewOutcome::of(answers, received)))
 }
 
 /// Asks the backend whether the claim holds. (It renews, which never shortens.)
@@ -266,7 +266,7 @@ impl ClaimRequest {
     }
 
     /// The answer, where the driver answers as it does to a renewal.
-    fn became(&self, renewal: Renewal) -> Answer<wire::ClaimStatus> {
+    fn became(&self, renewal: Renewal) -> ApiResponse<wire::ClaimStatus> {
         with_status(wire::ClaimStatus::of_renewal(renewed(renewal, self.offset), self.received))
     }
 }
@@ -286,12 +286,12 @@ fn renewed(answer: Renewal, offset: u64) -> Renewal {
 }
 
 /// The state with its status.
-fn with_status(state: wire::ClaimStatus) -> Answer<wire::ClaimStatus> {
+fn with_status(state: wire::ClaimStatus) -> ApiResponse<wire::ClaimStatus> {
     let status = match &state {
         wire::ClaimStatus::Held(_) => StatusCode::OK,
         wire::ClaimStatus::Waiting { .. } => StatusCode::ACCEPTED,
         wire::ClaimStatus::Busy { .. } => StatusCode::CONFLICT,
         wire::ClaimStatus::Ended(_) => StatusCode::GONE,
     };
-    Answer(status, state)
+    ApiResponse(status, state)
 }

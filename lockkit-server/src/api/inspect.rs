@@ -1,4 +1,4 @@
-//! Requests about locks as they are, about the backend, and by force.
+//! Requests that inspect locks and the backend, and those that break and resize.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,12 +11,12 @@ use lockkit_http::wire::{self, Code};
 
 use crate::body::Body;
 use crate::caller::Caller;
-use crate::response::{Answer, ErrorResponse};
+use crate::response::{ApiResponse, ErrorResponse};
 use crate::service::{Service, without_offset};
 use crate::state_name::name_of_state;
 use crate::tokens::Permission;
 
-type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
+type Result<T> = std::result::Result<ApiResponse<T>, ErrorResponse>;
 
 pub(crate) async fn inspect(
     Shared(service): Shared<Service>,
@@ -27,7 +27,7 @@ pub(crate) async fn inspect(
     caller.check(Permission::Read, &key.namespace, &key.name)?;
     let offset = service.token_offset(&key.namespace).await?;
     let state = service.driver().inspect(&key).await?;
-    Ok(Answer::ok(wire::Lock::of(state_with_offset(state, offset))))
+    Ok(ApiResponse::ok(wire::Lock::of(state_with_offset(state, offset))))
 }
 
 pub(crate) async fn list(
@@ -40,7 +40,7 @@ pub(crate) async fn list(
     let offset = service.token_offset(&request.namespace).await?;
     let mut page = service.driver().list(&request).await?;
     page.states = page.states.into_iter().map(|state| state_with_offset(state, offset)).collect();
-    Ok(Answer::ok(wire::Page::of(page)))
+    Ok(ApiResponse::ok(wire::Page::of(page)))
 }
 
 pub(crate) async fn changed(
@@ -59,7 +59,7 @@ pub(crate) async fn changed(
         Some(changed) => changed?,
         None => service.driver().inspect(&key).await?,
     };
-    Ok(Answer::ok(wire::Lock::of(state_with_offset(state, offset))))
+    Ok(ApiResponse::ok(wire::Lock::of(state_with_offset(state, offset))))
 }
 
 pub(crate) async fn break_claim(
@@ -75,15 +75,15 @@ pub(crate) async fn break_claim(
     // A graceful break only refuses renewals, and Terraform renews nothing.
     let forced =
         request.force || (key.space == Space::Lock && name_of_state(key.name.as_str()).is_some());
-    let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced };
+    let record = BreakRecord::from_parts(by, at_unix_ms, request.reason, forced);
     record.check()?;
     let offset = service.token_offset(&key.namespace).await?;
     let Some(token) = without_offset(request.token, offset) else {
-        return Ok(Answer::ok(wire::BreakResult { found: false }));
+        return Ok(ApiResponse::ok(wire::BreakResult { found: false }));
     };
     let force = if forced { BreakMode::Forced } else { BreakMode::Graceful };
     let found = service.driver().break_claim(&key, token, force, &record).await?;
-    Ok(Answer::ok(wire::BreakResult { found }))
+    Ok(ApiResponse::ok(wire::BreakResult { found }))
 }
 
 pub(crate) async fn resize(
@@ -98,25 +98,25 @@ pub(crate) async fn resize(
         return Err(ErrorResponse::new(Code::Invalid, detail));
     }
     let limit = service.driver().resize(&key, request.limit()).await?;
-    Ok(Answer::ok(wire::Limit { limit }))
+    Ok(ApiResponse::ok(wire::Limit { limit }))
 }
 
 pub(crate) async fn capabilities(
     Shared(service): Shared<Service>,
     _: Caller,
-) -> Answer<wire::Capabilities> {
-    Answer::ok(wire::Capabilities::of(service.driver().capabilities()))
+) -> ApiResponse<wire::Capabilities> {
+    ApiResponse::ok(wire::Capabilities::of(service.driver().capabilities()))
 }
 
 pub(crate) async fn promises(
     Shared(service): Shared<Service>,
     _: Caller,
 ) -> Result<wire::Promises> {
-    Ok(Answer::ok(wire::Promises { promises: service.driver().promises().await? }))
+    Ok(ApiResponse::ok(wire::Promises { promises: service.driver().promises().await? }))
 }
 
 pub(crate) async fn health(Shared(service): Shared<Service>, _: Caller) -> Result<wire::Health> {
-    Ok(Answer::ok(wire::Health::of(service.driver().health().await?)))
+    Ok(ApiResponse::ok(wire::Health::of(service.driver().health().await?)))
 }
 
 /// Whether this process answers.

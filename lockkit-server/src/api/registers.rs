@@ -4,17 +4,17 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::Namespace;
 use lockkit_core::driver::Version;
-use lockkit_core::state::{Listed, RegisterState};
+use lockkit_core::state::{ListPage, RegisterState};
 use lockkit_http::wire;
 
 use crate::body::Body;
 use crate::caller::Caller;
-use crate::response::{Answer, ErrorResponse};
+use crate::response::{ApiResponse, ErrorResponse};
 use crate::service::Service;
 use crate::state_name::name_of_state;
 use crate::tokens::Permission;
 
-type Result<T> = std::result::Result<Answer<T>, ErrorResponse>;
+type Result<T> = std::result::Result<ApiResponse<T>, ErrorResponse>;
 
 pub(crate) async fn load(
     Shared(service): Shared<Service>,
@@ -24,7 +24,7 @@ pub(crate) async fn load(
     let at = at.for_driver()?;
     caller.check_register(Permission::Read, &at)?;
     let entry = service.registers()?.load(&at).await?;
-    Ok(Answer::ok(wire::Loaded::of(entry)))
+    Ok(ApiResponse::ok(wire::Loaded::of(entry)))
 }
 
 pub(crate) async fn store(
@@ -63,7 +63,7 @@ pub(crate) async fn changed(
         Some(changed) => changed?,
         None => registers.load(&at).await?,
     };
-    Ok(Answer::ok(wire::Loaded::of(entry)))
+    Ok(ApiResponse::ok(wire::Loaded::of(entry)))
 }
 
 /// The registers that the caller may see: pages of the backend are read on until one of its own is full.
@@ -84,7 +84,10 @@ pub(crate) async fn list(
         let seen = |it: &RegisterState| caller.may_see(&request.namespace, &it.name);
         items.extend(page.items.into_iter().filter(seen));
         if items.len() > request.limit || !page.more || request.after.is_none() {
-            return Ok(Answer::ok(wire::RegisterPage::of(Listed::first(request.limit, items))));
+            return Ok(ApiResponse::ok(wire::RegisterPage::of(ListPage::first(
+                request.limit,
+                items,
+            ))));
         }
     }
 }
@@ -104,17 +107,17 @@ pub(crate) async fn namespaces(
         seen = page.items.last().cloned();
         items.extend(page.items.into_iter().filter(|at| caller.may_read_in(at)));
         if items.len() > limit || !page.more || seen.is_none() {
-            return Ok(Answer::ok(wire::Namespaces::of(Listed::first(limit, items))));
+            return Ok(ApiResponse::ok(wire::Namespaces::of(ListPage::first(limit, items))));
         }
     }
 }
 
-fn came_out(outcome: wire::Outcome) -> Answer<wire::Outcome> {
+fn came_out(outcome: wire::Outcome) -> ApiResponse<wire::Outcome> {
     let status = match outcome {
         wire::Outcome::Stored { .. } => StatusCode::OK,
         wire::Outcome::Conflict { .. } | wire::Outcome::Stale { .. } => {
             StatusCode::PRECONDITION_FAILED
         }
     };
-    Answer(status, outcome)
+    ApiResponse(status, outcome)
 }

@@ -9,7 +9,7 @@ use axum::extract::State as Shared;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
-use lockkit_core::driver::{Entry, RegisterKey};
+use lockkit_core::driver::{RegisterEntry, RegisterKey};
 use lockkit_core::state::LockState;
 use lockkit_core::{Error, Key};
 use lockkit_http::wire;
@@ -69,7 +69,7 @@ struct Watching {
 /// What is watched, as it was when it was last looked at.
 enum Subject {
     Lock { key: Key, offset: u64, now: LockState },
-    Register { at: RegisterKey, now: Option<Entry> },
+    Register { at: RegisterKey, now: Option<RegisterEntry> },
 }
 
 impl Watching {

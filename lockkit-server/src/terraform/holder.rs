@@ -83,12 +83,12 @@ impl Target {
     /// Breaks the claim of this holder; its record names the caller.
     pub(super) async fn break_holder(&self, holder: &StateHolder) -> Result<()> {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let record = BreakRecord {
-            by: self.caller.breaker(None),
-            at_unix_ms: u64::try_from(at).unwrap_or(0),
-            reason: Some("UNLOCK without an ID (terraform force-unlock)".to_owned()),
-            forced: true,
-        };
+        let record = BreakRecord::from_parts(
+            self.caller.breaker(None),
+            u64::try_from(at).unwrap_or(0),
+            Some("UNLOCK without an ID (terraform force-unlock)".to_owned()),
+            true,
+        );
         record.check()?;
         let offset = self.service.token_offset(&self.namespace).await?;
         let token = without_offset(holder.token, offset);

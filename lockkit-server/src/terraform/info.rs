@@ -66,7 +66,7 @@ impl LockInfo {
     pub(super) fn identity(&self) -> ClientIdentity {
         let who = text_of(&self.fields, "Who");
         let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
-        ClientIdentity { host: shortened(host, 255), pid: 0, program: "terraform".to_owned() }
+        ClientIdentity::new(shortened(host, 255), 0, "terraform")
     }
 
     /// The note of the claim: as many fields as fit.

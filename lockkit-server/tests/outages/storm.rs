@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::LockManager;
-use lockkit_lab::storm::{Stage, Storm};
+use lockkit_lab::storm::{Storm, StormSetup};
 use lockkit_redis::RedisDriver;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_through_two_servers_and_past_them_are_acquitted() {
     let program = lockkit_lab::worker::example("http_worker");
-    let stage = Stage::service(&program).await.unwrap();
+    let stage = StormSetup::service(&program).await.unwrap();
     let mut storm = Storm::brief(program);
     (storm.processes, storm.lasts) = (4, storm.lasts.max(Duration::from_secs(12)));
     let look = |url: String, settings| async move {

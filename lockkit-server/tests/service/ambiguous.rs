@@ -13,7 +13,7 @@ use lockkit_core::{
     Namespace, Token,
 };
 use lockkit_http::HttpDriver;
-use lockkit_server::{Service, Settings};
+use lockkit_server::{Service, ServiceSettings};
 use serde_json::json;
 
 use crate::served::Served;
@@ -72,7 +72,7 @@ async fn an_error_says_how_many_attempts_may_have_been_carried_out() {
     for ambiguous in [0, 1, 3] {
         let error = BatchError::refused(Error::retryable("memory", "away")).after(ambiguous);
         let driver = Arc::new(Fails(MemoryDriver::new(), error));
-        let served = Served::of(Service::with(driver, Settings::new()).unwrap(), None).await;
+        let served = Served::of(Service::with(driver, ServiceSettings::new()).unwrap(), None).await;
 
         let claim = json!({"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "a"});
         for path in ["/v1/acquire", "/v1/release"] {

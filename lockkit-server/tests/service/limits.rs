@@ -1,13 +1,13 @@
 //! What the service does not take on, and how it stops.
 
-use lockkit_server::{Limits, Settings};
+use lockkit_server::{Limits, ServiceSettings};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use crate::served::{Served, id};
 
-fn limited(limits: Limits) -> Settings {
-    Settings::new().limits(limits)
+fn limited(limits: Limits) -> ServiceSettings {
+    ServiceSettings::new().limits(limits)
 }
 
 /// Waits until so many requests wait.
@@ -42,7 +42,7 @@ async fn a_request_that_may_not_wait_is_refused_before_anything_is_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stops_answers_those_that_wait_and_releases_nothing() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let claim = |number| json!({"id": id(number), "name": "a", "ttl_ms": 60_000});
     served.ask(None, "/v1/acquire", json!({"claim": claim(1)})).await;
     let mut idle = served.client().await;
@@ -117,7 +117,7 @@ async fn a_peer_that_has_too_many_connections_is_given_no_more_until_one_ends() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_have_paths_and_outcomes_and_no_names() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let claim = json!({"id": id(1), "name": "secret-name", "namespace": "secret-namespace"});
     for _ in 0..3 {
         served.ask(None, "/v1/acquire", json!({"claim": claim})).await;

@@ -2,7 +2,7 @@
 //!
 //! `LOCKKIT_NONSENSE` says how many; the seed is printed, and `LOCKKIT_SEED` repeats a run.
 
-use lockkit_server::{Settings, Tokens};
+use lockkit_server::{AccessTokens, ServiceSettings};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -100,7 +100,8 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
     let file = folder.path().join("tokens");
     let hash: String = Sha256::digest(TOKEN).iter().map(|byte| format!("{byte:02x}")).collect();
     std::fs::write(&file, format!("a {hash} read,lock,break,terraform@*\n")).unwrap();
-    let served = Served::new(Settings::new().tokens(Tokens::load(&file).unwrap())).await;
+    let served =
+        Served::new(ServiceSettings::new().tokens(AccessTokens::load(&file).unwrap())).await;
     let tasks: Vec<_> = (0..4)
         .map(|task| {
             let (service, address) = (served.service.clone(), served.address.clone());

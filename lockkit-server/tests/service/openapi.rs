@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lockkit_server::Settings;
+use lockkit_server::ServiceSettings;
 use serde_json::Value;
 
 use crate::served::Served;
@@ -47,7 +47,7 @@ async fn every_path_is_described_and_every_described_path_is_there() {
         .collect();
     assert_eq!(routes, described);
 
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let answer = served.client().await.get("/openapi.json", "").await;
     assert_eq!(answer.json(), description);
 }

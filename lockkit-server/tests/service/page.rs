@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use lockkit_lab::Browser;
-use lockkit_server::{Settings, Tokens};
+use lockkit_server::{AccessTokens, ServiceSettings};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -43,7 +43,7 @@ async fn release(served: &Served, number: u128, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_seen_to_come_to_wait_and_to_go_and_is_broken() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let mut browser = Browser::start().await;
     let text = |id: &str| format!("document.getElementById('{id}').innerText");
     let row = |name: &str| format!("document.getElementById('row-lock-{name}')");
@@ -125,7 +125,7 @@ async fn with_tokens_the_page_asks_for_one_and_shows_what_it_may_read() {
     let file = folder.path().join("tokens");
     let hash: String = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
     std::fs::write(&file, format!("reader {hash} read,lock@\n")).unwrap();
-    let settings = Settings::new().tokens(Tokens::load(&file).unwrap());
+    let settings = ServiceSettings::new().tokens(AccessTokens::load(&file).unwrap());
     let served = Served::new(settings).await;
     served.ask(Some("secret"), "/v1/acquire", claim(1, "invoice", "")).await;
     let mut browser = Browser::start().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_server::{Service, Settings, Tls, Tokens};
+use lockkit_server::{AccessTokens, Service, ServiceSettings, Tls};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -30,13 +30,13 @@ fn head(wrong: Wrong, more: &str) -> String {
 
 /// A service that has tokens where that is what is wrong.
 async fn served(wrong: Wrong) -> Served {
-    let settings = Settings::new();
+    let settings = ServiceSettings::new();
     Served::new(match wrong {
         Wrong::Token => {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("tokens");
             std::fs::write(&file, format!("alice {} read@*\n", "0".repeat(64))).unwrap();
-            settings.tokens(Tokens::load(&file).unwrap())
+            settings.tokens(AccessTokens::load(&file).unwrap())
         }
         _ => settings,
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::memory::MemoryDriver;
-use lockkit_server::{Listen, Listener, Service, Settings, Tls};
+use lockkit_server::{Listen, Listener, Service, ServiceSettings, Tls};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::TcpStream;
@@ -20,7 +20,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) async fn new(settings: Settings) -> Self {
+    pub(crate) async fn new(settings: ServiceSettings) -> Self {
         let service = Service::with(Arc::new(MemoryDriver::new()), settings).unwrap();
         Self::of(service, None).await
     }

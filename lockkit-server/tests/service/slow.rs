@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lockkit_server::Settings;
+use lockkit_server::ServiceSettings;
 use tokio::time::Instant;
 
 use crate::served::Served;
 
 /// What a client gets that sends this and no more, and how long that takes.
 async fn sends(bytes: &[u8]) -> (Option<u16>, Duration) {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let mut client = served.client().await;
     let begun = Instant::now();
     client.send(bytes).await;

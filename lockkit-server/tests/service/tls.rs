@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockkit_core::LockManager;
 use lockkit_core::memory::MemoryDriver;
 use lockkit_http::HttpDriver;
-use lockkit_server::{Listen, Service, Settings, Tls, Tokens};
+use lockkit_server::{AccessTokens, Listen, Service, ServiceSettings, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
@@ -55,7 +55,7 @@ impl Authority {
         let tokens = self.file("tokens");
         std::fs::write(&tokens, format!("test {hash} read,lock@*\n")).unwrap();
         std::fs::write(self.file("token"), format!("{TOKEN}\n")).unwrap();
-        let settings = Settings::new().tokens(Tokens::load(tokens).unwrap());
+        let settings = ServiceSettings::new().tokens(AccessTokens::load(tokens).unwrap());
         Service::with(Arc::new(MemoryDriver::new()), settings).unwrap()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{LockManager, Settings as LockSettings};
-use lockkit_server::{Limits, Service, Settings, Tokens};
+use lockkit_server::{AccessTokens, Limits, Service, ServiceSettings};
 use lockkit_sql::SqliteDriver;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -38,7 +38,8 @@ impl Guarded {
         ];
         std::fs::write(&file, lines.concat()).unwrap();
         let limits = Limits { waiting_per_caller: 1, ..Limits::default() };
-        let settings = Settings::new().limits(limits).tokens(Tokens::load(&file).unwrap());
+        let settings =
+            ServiceSettings::new().limits(limits).tokens(AccessTokens::load(&file).unwrap());
         let service = Service::with(driver, settings).unwrap();
         Self { served: Served::of(service, None).await, file, _folder: folder }
     }

@@ -9,7 +9,7 @@ use lockkit_core::driver::{Acquire, Batch, BatchError, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space};
 use lockkit_http::HttpDriver;
 use lockkit_http::wire::Problem;
-use lockkit_server::{Settings, Tls};
+use lockkit_server::{ServiceSettings, Tls};
 
 use crate::served::Served;
 use crate::tls::Authority;
@@ -54,7 +54,7 @@ fn port(served: &Served) -> &str {
 async fn a_certificate_or_protocol_that_does_not_fit_is_permanent() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let secure = with_tls(&ours, "localhost").await;
-    let plain = Served::new(Settings::new()).await;
+    let plain = Served::new(ServiceSettings::new()).await;
     let ca = |authority: &Authority| authority.file("ca.pem").display().to_string();
     let cases = [
         (
@@ -128,7 +128,7 @@ async fn once_there_was_an_answer_a_wrong_certificate_is_asked_again() {
 
 #[tokio::test]
 async fn only_a_request_that_was_sent_and_not_answered_is_ambiguous() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let driver = HttpDriver::connect(&format!("http://{}", served.address)).await.unwrap();
     let error = async |permits, limit| {
         let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("s").unwrap());
@@ -183,7 +183,7 @@ fn a_problem_does_not_tell_where_the_backend_is() {
 
 #[test]
 fn what_is_unsupported_and_by_whom_gets_through_and_nothing_else_does() {
-    let error = Error::Unsupported { operation: "semaphores", backend: "redis" };
+    let error = Error::unsupported("semaphores", "redis");
     assert_eq!(Problem::of(&error).error().to_string(), error.to_string());
     let mut foreign = Problem::of(&error);
     (foreign.operation, foreign.backend) = (Some("anything".to_owned()), None);

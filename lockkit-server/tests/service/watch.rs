@@ -1,6 +1,6 @@
 //! Streams of states.
 
-use lockkit_server::{Limits, Settings};
+use lockkit_server::{Limits, ServiceSettings};
 use serde_json::{Value, json};
 
 use crate::served::{Client, Served, id};
@@ -27,7 +27,7 @@ fn claim(number: u128) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_shown_at_once_and_after_each_change() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let mut client = watch(&served, json!({"lock": {"name": "a"}})).await;
     assert_eq!(state(&mut client).await, json!({"queue": []}));
     let held = served.ask(None, "/v1/acquire", claim(1)).await.json();
@@ -53,7 +53,7 @@ async fn a_lock_is_shown_at_once_and_after_each_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_register_is_shown_at_once_and_after_each_change() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let mut client = watch(&served, json!({"register": {"name": "a"}})).await;
     assert_eq!(state(&mut client).await, json!({"entry": null}));
     let write = json!({"write_id": id(1)});
@@ -67,7 +67,7 @@ async fn a_register_is_shown_at_once_and_after_each_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_a_place_among_those_that_wait_until_it_ends_and_ends_with_the_server() {
     let limits = Limits { waiting: 1, ..Limits::default() };
-    let served = Served::new(Settings::new().limits(limits)).await;
+    let served = Served::new(ServiceSettings::new().limits(limits)).await;
     let what = json!({"lock": {"name": "a"}});
     let mut client = watch(&served, what.clone()).await;
     state(&mut client).await;
@@ -88,7 +88,7 @@ async fn a_stream_has_a_place_among_those_that_wait_until_it_ends_and_ends_with_
 /// The clock is paused: it moves on when nothing else can.
 #[tokio::test(start_paused = true)]
 async fn a_stream_in_which_nothing_happens_says_that_it_goes_on_and_ends_after_ten_minutes() {
-    let served = Served::new(Settings::new()).await;
+    let served = Served::new(ServiceSettings::new()).await;
     let begun = tokio::time::Instant::now();
     let mut client = watch(&served, json!({"lock": {"name": "a"}})).await;
     state(&mut client).await;

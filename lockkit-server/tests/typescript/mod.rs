@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
-    LockDriver, Patience, RegisterKey, Registers, Released, Renewal, Version, Write, WriteResult,
-    submit_each,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
+    Patience, RegisterEntry, RegisterKey, Registers, Released, Renewal, Version, Write,
+    WriteResult, submit_each,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::state::{RegisterRequest, RegisterState};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Token};
 use lockkit_http::wire;
@@ -53,7 +53,7 @@ impl TypescriptDriver {
             resizable: false,
             wait_ms: 0,
         };
-        let asked = self.program.ask::<wire::ClaimStatus>("/v1/acquire", &body).await;
+        let asked = self.program.submit::<wire::ClaimStatus>("/v1/acquire", &body).await;
         let status = asked.map_err(|mut error| {
             if let Error::LimitMismatch { in_use, .. } = error.error {
                 error.error = acquire.claim.other_limit(in_use);
@@ -65,7 +65,7 @@ impl TypescriptDriver {
 
     async fn released(&self, claim: Arc<Claim>) -> Result<Attempted<Released>, BatchError> {
         let body = wire::ClaimBody { claim: wire::Claim::of(&claim) };
-        let released: wire::Released = self.program.ask("/v1/release", &body).await?;
+        let released: wire::Released = self.program.submit("/v1/release", &body).await?;
         Ok(released.for_driver())
     }
 }
@@ -93,7 +93,7 @@ impl LockDriver for TypescriptDriver {
             match self.program.ask("/v1/wait", &body).await? {
                 wire::ClaimStatus::Held(grant) => return Ok(grant.for_driver(sent)),
                 wire::ClaimStatus::Waiting { .. } => {}
-                wire::ClaimStatus::Ended(end) => return Err(Error::Lost { reason: end.reason() }),
+                wire::ClaimStatus::Ended(end) => return Err(Error::lost(end.reason())),
                 wire::ClaimStatus::Busy { .. } => {
                     return Err(Error::permanent("http", "a waiter is never busy"));
                 }
@@ -169,7 +169,7 @@ impl LockDriver for TypescriptDriver {
 
 #[async_trait]
 impl Registers for TypescriptDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
         let body = wire::Register::of(at);
         let loaded: wire::Loaded = self.program.ask("/v1/registers/load", &body).await?;
         loaded.for_driver()
@@ -192,7 +192,7 @@ impl Registers for TypescriptDriver {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<RegisterEntry>, Error> {
         let body = wire::ChangedRegister {
             register: wire::Register::of(at),
             after: after.map(|version| version.0),
@@ -207,7 +207,7 @@ impl Registers for TypescriptDriver {
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
         match self.rust.registers() {
             Some(registers) => registers.page(request).await,
             None => Err(self.unsupported("registers")),

@@ -102,6 +102,15 @@ impl Client {
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        self.submit(path, body).await.map_err(|failed| failed.error)
+    }
+
+    /// The same; an error says how many requests may have been carried out.
+    pub(crate) async fn submit<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
     ) -> Result<T, BatchError> {
         let Self { program, servers } = self;
         let id = program.next.fetch_add(1, Ordering::Relaxed);

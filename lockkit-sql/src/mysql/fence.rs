@@ -63,7 +63,7 @@ impl FencedWrite for Transaction<'_, Db> {
     }
 }
 
-/// What the program is told. Where the server has rolled back, sqlx takes the transaction for open, and each
+/// The error that the program gets. Where the server has rolled back, sqlx takes the transaction for open, and each
 /// statement that follows would commit by itself: in a transaction that takes no writes it fails, until
 /// sqlx's rollback.
 async fn refused(tx: &mut Transaction<'_, Db>, error: sqlx::Error) -> Error {

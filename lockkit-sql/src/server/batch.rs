@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use super::SqlServerInner;
 use super::dialect::{Arguments, Dialect, Operation, OperationKind, Row, StatementId, Value};
 use super::driver::{count, grant, unexpected};
-use super::request::Answer;
+use super::request::StatementResult;
 use crate::rows::{columns, from_micros};
 
 /// For so long after a batch would have waited as a whole, single operations are not sent as batches.
@@ -90,7 +90,7 @@ impl<D: Dialect> SqlServerInner<D> {
         let may_wait =
             Operation::hands_over(&sorted).then(|| self.may_wait.try_acquire().ok()).flatten();
         let id = if may_wait.is_some() { StatementId::Pass } else { StatementId::Submit };
-        let Answer { rows, ambiguous, sent } = match self.request(id, batch).await {
+        let StatementResult { rows, ambiguous, sent } = match self.request(id, batch).await {
             // More than rows is locked, as by a transaction that reads a range to change it: each
             // operation finds out by itself whether it is concerned.
             Err(error) if error.would_block => {

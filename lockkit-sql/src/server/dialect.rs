@@ -42,7 +42,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// What a server is to people for which [`StatementId::Standby`] says 1.
     const STANDBY: &'static str;
 
-    /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
+    /// Whether waiters are notified ([`Dialect::listen`]); otherwise they poll.
     const PUSHES: bool;
 
     /// The statements, with the tables where `tables` says.
@@ -140,12 +140,12 @@ pub enum StatementId {
     /// `b?` note, `n` 1 for a try.
     ///
     /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
-    /// use), `n?` ttl, `n?` how many are ahead, `n?` look again after, `b?` woken.
+    /// use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
     ///
     /// Everywhere, *woken* is the last column, the claims that the verb made holders, 16 bytes each: the tag,
     /// which is the first half of SHA-256 of the id, cut again in half; and the token.
     Acquire,
-    /// Key, `b` id, `b` client. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
+    /// Key, `b` id, `b` client. One row: `n` outcome (1 removed, 2 not in the queue, 3 no such lock), `b?` woken.
     Release,
     /// Many operations: [`Arguments::Batch`].
     ///
@@ -157,12 +157,12 @@ pub enum StatementId {
     /// second with all new holders. May wait for the row of the queue.
     Pass,
     /// [`Arguments::Claims`]. A row a claim, in any order: `n` index from 0,
-    /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
-    /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
+    /// `n` state (0 not queued, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
+    /// are ahead, `n?` poll after, `b?` record of its break, `b?` woken (all of them, in one
     /// of the rows), and in one or more of the rows evidence where the server gives it: `n?` its clock, `b?`
     /// run, `n?` position, `n?` connection.
     Renew,
-    /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
+    /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *poll after* says
     /// that a claim ahead has ended, so that a renewal would move the queue on.
     Poll,
     /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor), `n` ttl or token. One

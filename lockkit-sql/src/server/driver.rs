@@ -9,7 +9,7 @@ use lockkit_core::driver::{
     LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
 
 use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
@@ -110,7 +110,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         self.inner.namespaces(after, limit).await
     }
 
@@ -199,7 +199,10 @@ impl<D: Dialect> SqlServerInner<D> {
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| columns(&claims[*i].key));
         let sorted: Vec<_> = order.iter().map(|i| &*claims[*i]).collect();
-        let answer = self.request(id, Arguments::Claims(&sorted, &self.client)).await?;
+        let answer = self
+            .request(id, Arguments::Claims(&sorted, &self.client))
+            .await
+            .map_err(|failed| failed.error)?;
         let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
         let mut answers = vec![gone; claims.len()];
         let (mut told, mut evidence) = (0, None);

@@ -9,7 +9,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::Version;
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    ClaimState, Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest,
+    ClaimState, Cursor, Finding, Health, ListPage, ListRequest, LockState, Page, RegisterRequest,
     RegisterState, Severity,
 };
 use lockkit_core::{ClientIdentity, Key, Name, Namespace, Result};
@@ -36,7 +36,7 @@ impl<D: Dialect> SqlServerInner<D> {
         let (space, name) = match &request.after {
             None => (-1, String::new()),
             Some(cursor) => {
-                let (space, name) = cursor.place()?;
+                let (space, name) = cursor.decode()?;
                 (space_number(space), name.as_str().to_owned())
             }
         };
@@ -68,7 +68,7 @@ impl<D: Dialect> SqlServerInner<D> {
     pub(super) async fn registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>> {
+    ) -> Result<ListPage<RegisterState>> {
         let limit = request.limit.clamp(1, 10_000);
         let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
         // Names have 512 bytes at most, so none that has the prefix is greater.
@@ -81,30 +81,29 @@ impl<D: Dialect> SqlServerInner<D> {
         ];
         let rows = self.call(StatementId::Registers, &args).await?.rows;
         let register = |row: &Row| {
-            Some(RegisterState {
-                name: Name::new(text(row, 0)?).ok()?,
-                version: Version(u64::try_from(row.int(1)?).ok()?),
-                token: row.int(2).map(token_of),
-                bytes: usize::try_from(row.int(3)?).ok()?,
-                damaged: None,
-            })
+            Some(RegisterState::new(
+                Name::new(text(row, 0)?).ok()?,
+                Version(u64::try_from(row.int(1)?).ok()?),
+                row.int(2).map(token_of),
+                usize::try_from(row.int(3)?).ok()?,
+            ))
         };
         let items = rows.iter().map(|row| register(row).ok_or_else(unexpected::<D>));
-        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+        Ok(ListPage { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
     }
 
     pub(super) async fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let limit = limit.clamp(1, 10_000);
         let from = behind(after.map(Namespace::as_str), "");
         let args = [Arg::Bytes(from.as_bytes()), Arg::Int(limit as i64)];
         let rows = self.call(StatementId::Namespaces, &args).await?.rows;
         let namespace = |row: &Row| Namespace::new(text(row, 0)?).ok();
         let items = rows.iter().map(|row| namespace(row).ok_or_else(unexpected::<D>));
-        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+        Ok(ListPage { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
     }
 
     /// By the settings as they are now, or as the options of this driver say where that is worse.
@@ -116,7 +115,7 @@ impl<D: Dialect> SqlServerInner<D> {
                 let setting = |row: &Row| Some((text(row, 0)?, text(row, 1)?));
                 D::judge(&answer.rows.iter().filter_map(setting).collect::<Vec<_>>(), &mut now);
             }
-            Err(error) if error.error.is_retryable() => return Err(error.into()),
+            Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 let why = format!("the settings that decide cannot be read: {error}");
                 now.set(Fault::ServerRestarts, None, &*why);
@@ -131,26 +130,25 @@ impl<D: Dialect> SqlServerInner<D> {
         let row = answer.row::<D>()?;
         let mut health = Health::well(text(row, 1).unwrap_or_default());
         if row.int(2) != Some(1) {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the server takes no writes: it is read-only or in recovery".to_owned(),
-                advice: "connect to the primary".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the server takes no writes: it is read-only or in recovery",
+                "connect to the primary",
+            ));
         }
         if row.int(3) != Some(1) && self.durability == ServerDurability::Full {
-            health = health.with(Finding {
-                severity: Severity::Warning,
-                what: "the server's settings let a commit return before it is on disk".to_owned(),
-                advice: "a crash of its machine may forget held locks; tokens grow all the same"
-                    .to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Warning,
+                "the server's settings let a commit return before it is on disk",
+                "a crash of its machine may forget held locks; tokens grow all the same",
+            ));
         }
         if row.int(0) != Some(D::VERSION) {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the tables are of another version of lockkit".to_owned(),
-                advice: "upgrade the older of the two".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the tables are of another version of lockkit",
+                "upgrade the older of the two",
+            ));
         }
         Ok(health)
     }

@@ -101,7 +101,7 @@ impl<D: Dialect> ServerDriver<D> {
         Self::connect_with(url, ServerOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect); what stands in the URL's query goes before these options.
+    /// As [`connect`](Self::connect); the URL's query goes before these options.
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
@@ -121,7 +121,7 @@ impl<D: Dialect> ServerDriver<D> {
     /// Uses a pool that the caller has. It must not be one that work *under* locks can exhaust: a
     /// renewal that finds no connection in time loses the locks. The pool's own habits cost: unless
     /// told otherwise, sqlx's asks a connection for a sign of life before and after each use, which
-    /// triples the round trips. Waiters are told on a connection beside the pool.
+    /// triples the round trips. Waiters are notified on a connection outside the pool.
     ///
     /// On PostgreSQL this opens a connection beside the pool and closes it, to find out whether a pooler
     /// stands before the server; where that fails, statements are sent as behind a pooler.

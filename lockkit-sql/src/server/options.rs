@@ -1,4 +1,4 @@
-//! How to use a database server: what stands in the URL beside what sqlx reads.
+//! How to use a database server: the part of the URL that sqlx does not read.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum ServerDurability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables(pub String);
 
-/// How to use a database server. Also what stands in the query of a URL.
+/// How to use a database server. Also the query of a URL.
 ///
 /// ```
 /// use std::time::Duration;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
+    Attempted, Precondition, RegisterEntry, RegisterKey, Registers, Version, Write, WriteResult,
 };
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Result, Token};
 
 use super::ServerDriver;
@@ -21,14 +21,14 @@ const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 
 #[async_trait]
 impl<D: Dialect> Registers for ServerDriver<D> {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         let rows = self.inner.call(StatementId::Load, &arguments(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(Entry {
-            value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
-            version: version(row.int(1).ok_or_else(unexpected::<D>)?),
-            token: row.int(2).map(token_of),
-        }))
+        Ok(Some(RegisterEntry::new(
+            row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
+            version(row.int(1).ok_or_else(unexpected::<D>)?),
+            row.int(2).map(token_of),
+        )))
     }
 
     async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
@@ -64,7 +64,11 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         Ok(Attempted::after(answer.ambiguous, outcome))
     }
 
-    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<RegisterEntry>> {
         let (mut tick, most) = TICKS;
         let bells = &self.inner.waiters.registers;
         let load = || {
@@ -75,7 +79,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         bells.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>> {
         self.inner.registers(request).await
     }
 }

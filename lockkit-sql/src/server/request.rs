@@ -17,14 +17,14 @@ use super::pool::PooledConnection;
 use crate::waiters::ClaimTag;
 
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
-pub(crate) struct Answer {
+pub(crate) struct StatementResult {
     pub(crate) rows: Vec<Row>,
     pub(crate) ambiguous: u32,
     /// When the attempt was sent that was answered.
     pub(crate) sent: Moment,
 }
 
-impl Answer {
+impl StatementResult {
     /// The row of an operation that always gives one.
     pub(crate) fn row<D: Dialect>(&self) -> Result<&Row> {
         let none = || Error::permanent(D::BACKEND, "the database gave no answer to a statement");
@@ -113,8 +113,8 @@ impl<D: Dialect> SqlServerInner<D> {
         &self,
         id: StatementId,
         args: &[Arg<'_>],
-    ) -> Result<Answer, BatchError> {
-        self.request(id, Arguments::List(args)).await
+    ) -> Result<StatementResult, Error> {
+        self.request(id, Arguments::List(args)).await.map_err(|failed| failed.error)
     }
 
     /// Asks, and asks again where the database could not do it, until the time limit is over.
@@ -122,7 +122,7 @@ impl<D: Dialect> SqlServerInner<D> {
         &self,
         id: StatementId,
         arguments: Arguments<'_>,
-    ) -> Result<Answer, BatchError> {
+    ) -> Result<StatementResult, BatchError> {
         let until = Instant::now() + self.timeout;
         let again = match (id, arguments) {
             (StatementId::Write, Arguments::List(args)) => repeated(args),
@@ -145,7 +145,7 @@ impl<D: Dialect> SqlServerInner<D> {
                     if tries.ambiguous > 0 {
                         drop(Unanswered::new(&self.waiters.claims, id, arguments));
                     }
-                    return Ok(Answer { rows, ambiguous: tries.ambiguous, sent: sent_at });
+                    return Ok(StatementResult { rows, ambiguous: tries.ambiguous, sent: sent_at });
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => {

@@ -12,7 +12,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode,
     ClaimEnd, ClaimId, Grant, LockDriver, Registers, Released, Renewal, SetLimit,
 };
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Result, Space, Token,
 };
@@ -53,7 +53,7 @@ impl LockDriver for SqliteDriver {
             let acquired = acquires.iter().map(|one| acquire(transaction, one));
             Ok((released, acquired.collect::<Result<Vec<_>, _>>()?))
         };
-        let (released, acquired) = self.inner.writer.call(durable, apply).await?;
+        let (released, acquired) = self.inner.writer.submit(durable, apply).await?;
         let acquired = batch.acquires.iter().zip(acquired).map(|(one, (result, lease))| {
             waiters.acquired(&one.claim.id, result.as_ref(), lease);
             result.map(Attempted::from).map_err(BatchError::refused)
@@ -109,7 +109,7 @@ impl LockDriver for SqliteDriver {
             }
             Ok(!broke.is_empty())
         };
-        Ok(self.inner.writer.call(true, break_it).await?)
+        self.inner.writer.call(true, break_it).await
     }
 
     async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored> {
@@ -122,34 +122,29 @@ impl LockDriver for SqliteDriver {
             return Err(self.unsupported("resizing a semaphore"));
         }
         let key = key.clone();
-        Ok(self
-            .inner
-            .writer
-            .call(true, move |transaction| resize(transaction, &key, limit))
-            .await?)
+        self.inner.writer.call(true, move |transaction| resize(transaction, &key, limit)).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState> {
         let key = key.clone();
-        Ok(self.inner.reader.call(false, move |transaction| Ok(transaction.inspect(&key)?)).await?)
+        self.inner.reader.call(false, move |transaction| Ok(transaction.inspect(&key)?)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page> {
         let request = request.clone();
-        Ok(self.inner.reader.call(false, move |transaction| transaction.list(&request)).await?)
+        self.inner.reader.call(false, move |transaction| transaction.list(&request)).await
     }
 
     async fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>> {
+    ) -> Result<ListPage<Namespace>> {
         let after = after.cloned();
-        Ok(self
-            .inner
+        self.inner
             .reader
             .call(false, move |transaction| transaction.namespaces(after.as_ref(), limit))
-            .await?)
+            .await
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
@@ -172,12 +167,12 @@ impl LockDriver for SqliteDriver {
                 ON CONFLICT (namespace) DO UPDATE SET counter = max(counter, excluded.counter)";
             Ok(transaction.run(text, params![namespace.as_str(), base as i64])?)
         };
-        Ok(self.inner.writer.call(true, raise).await?)
+        self.inner.writer.call(true, raise).await
     }
 
     async fn health(&self) -> Result<Health> {
         let epoch = self.inner.context.epoch;
-        Ok(self.inner.reader.call(false, move |transaction| transaction.health(epoch)).await?)
+        self.inner.reader.call(false, move |transaction| transaction.health(epoch)).await
     }
 
     async fn close(&self) {
@@ -206,7 +201,7 @@ impl SqliteInner {
             };
             claims.iter().map(amend).collect()
         };
-        Ok(self.writer.call(durable, amend).await?)
+        self.writer.call(durable, amend).await
     }
 
     async fn amend_one(

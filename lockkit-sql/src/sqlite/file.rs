@@ -53,7 +53,8 @@ pub(crate) fn prepare_beside(path: PathBuf, boot: &str) -> Result<PathBuf> {
         connection.execute_batch("BEGIN IMMEDIATE")?;
         create_tables(&connection, boot)?;
         Ok(connection.execute_batch("COMMIT")?)
-    })?;
+    })
+    .map_err(|failed| failed.error)?;
     Ok(path)
 }
 
@@ -133,7 +134,7 @@ impl Drop for TemporaryFile {
 /// rollback journal, so that the header is in the file itself, not only in a log, and that an
 /// empty file stays empty if this fails.
 fn initialise(path: &Path, boot: &str) -> Result<()> {
-    Ok(patiently(|| {
+    patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(path)?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN EXCLUSIVE")?;
@@ -144,7 +145,8 @@ fn initialise(path: &Path, boot: &str) -> Result<()> {
         ))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         Ok(())
-    })?)
+    })
+    .map_err(|failed| failed.error)
 }
 
 /// Unless they are there.
@@ -163,7 +165,7 @@ fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
 /// Finds out how the file counts this boot; takes the file over from an earlier one.
 pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64> {
     let before = file.log();
-    Ok(patiently(|| {
+    patiently(|| {
         // The connection is closed after it: a failure leaves nothing open.
         let connection = connect(file.path())?;
         connection.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")?;
@@ -193,7 +195,8 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         let epoch = connection.query_row(epoch, [], |row| row.get(0))?;
         connection.execute_batch("COMMIT")?;
         Ok(epoch)
-    })?)
+    })
+    .map_err(|failed| failed.error)
 }
 
 #[cfg(test)]

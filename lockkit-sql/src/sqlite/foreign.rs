@@ -19,16 +19,16 @@ impl Transaction<'_> {
     pub(super) fn adopted<W>(
         &self,
         key: &Key,
-        mut entries: Vec<claim_list::Entry<W>>,
-    ) -> rusqlite::Result<Vec<claim_list::Entry<W>>> {
+        mut entries: Vec<claim_list::QueuedClaim<W>>,
+    ) -> rusqlite::Result<Vec<claim_list::QueuedClaim<W>>> {
         let (namespace, space, name) = columns(key);
         for entry in &mut entries {
             if self.adopt(entry) && self.writes {
-                let (place, expires) = (entry.place as i64, stored(entry.expires));
+                let (sequence, expires) = (entry.sequence as i64, stored(entry.expires));
                 let text = "UPDATE lockkit_claims SET expires = ?5, asked = ?6,
                         queued = min(queued, ?6), held = min(held, ?6)
-                    WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
-                self.run(text, params![namespace, space, name, place, expires, self.now()])?;
+                    WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
+                self.run(text, params![namespace, space, name, sequence, expires, self.now()])?;
             }
         }
         Ok(entries)
@@ -39,7 +39,7 @@ impl Transaction<'_> {
     ///
     /// An end that lies ahead by more than the TTL does not suffice: a claim that was renewed for less than
     /// before keeps its end.
-    fn adopt<W>(&self, entry: &mut claim_list::Entry<W>) -> bool {
+    fn adopt<W>(&self, entry: &mut claim_list::QueuedClaim<W>) -> bool {
         let now = moment(self.now());
         let end = now.after(if entry.holds() { entry.hold_ttl } else { entry.wait_ttl });
         let foreign = stored(entry.asked_at) > self.now() + STALE && entry.expires > end;

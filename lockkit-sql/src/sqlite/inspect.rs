@@ -2,8 +2,8 @@
 
 use lockkit_core::driver::Version;
 use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
-    Severity,
+    Cursor, Finding, Health, ListPage, ListRequest, LockState, Page, RegisterRequest,
+    RegisterState, Severity,
 };
 use lockkit_core::{ClientIdentity, Key, Name, Namespace};
 use rusqlite::params;
@@ -27,7 +27,7 @@ impl Transaction<'_> {
 
     pub(super) fn list(&self, request: &ListRequest) -> Result<Page, TransactionError> {
         let limit = request.limit.clamp(1, 10_000);
-        let after = request.after.as_ref().map(Cursor::place).transpose()?;
+        let after = request.after.as_ref().map(Cursor::decode).transpose()?;
         let keys = self.all(
             include_str!("sql/keys.sql"),
             params![
@@ -51,7 +51,7 @@ impl Transaction<'_> {
     pub(super) fn registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, TransactionError> {
+    ) -> Result<ListPage<RegisterState>, TransactionError> {
         let limit = request.limit.clamp(1, 10_000);
         let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
         let end = beyond(&request.prefix);
@@ -59,30 +59,31 @@ impl Transaction<'_> {
         let rows = self.all(include_str!("sql/page_of_registers.sql"), values, |row| {
             let (name, version): (String, i64) = (row.get(0)?, row.get(1)?);
             let (token, bytes): (Option<i64>, i64) = (row.get(2)?, row.get(3)?);
-            Ok(Name::new(name).ok().map(|name| RegisterState {
-                name,
-                version: Version(unsigned(version)),
-                token: token.map(token_of),
-                bytes: usize::try_from(bytes).unwrap_or_default(),
-                damaged: None,
+            Ok(Name::new(name).ok().map(|name| {
+                RegisterState::new(
+                    name,
+                    Version(unsigned(version)),
+                    token.map(token_of),
+                    usize::try_from(bytes).unwrap_or_default(),
+                )
             }))
         })?;
         let more = rows.len() == limit;
-        Ok(Listed { items: rows.into_iter().flatten().collect(), more })
+        Ok(ListPage { items: rows.into_iter().flatten().collect(), more })
     }
 
     pub(super) fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, TransactionError> {
+    ) -> Result<ListPage<Namespace>, TransactionError> {
         let limit = limit.clamp(1, 10_000);
         let from = behind(after.map(Namespace::as_str), "");
         let values = params![from, limit as i64, self.now()];
         let rows: Vec<String> =
             self.all(include_str!("sql/namespaces.sql"), values, |row| row.get(0))?;
         let items = rows.iter().filter_map(|namespace| Namespace::new(namespace).ok());
-        Ok(Listed { items: items.collect(), more: rows.len() == limit })
+        Ok(ListPage { items: items.collect(), more: rows.len() == limit })
     }
 
     /// The file's, for who opened it in this epoch.
@@ -92,18 +93,18 @@ impl Transaction<'_> {
         let (epoch, journal): (i64, String) = meta.unwrap_or_default();
         let mut health = Health::well(format!("SQLite {}", rusqlite::version()));
         if epoch != ours {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the file was taken over by another boot or machine".to_owned(),
-                advice: "open it anew; use a server for several machines".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Problem,
+                "the file was taken over by another boot or machine",
+                "open it anew; use a server for several machines",
+            ));
         }
         if journal != "wal" {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: format!("the journal mode is {journal}"),
-                advice: "PRAGMA journal_mode = WAL makes locks faster".to_owned(),
-            });
+            health = health.with(Finding::new(
+                Severity::Note,
+                format!("the journal mode is {journal}"),
+                "PRAGMA journal_mode = WAL makes locks faster",
+            ));
         }
         Ok(health)
     }

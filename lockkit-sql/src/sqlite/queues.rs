@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::claim_list::{AppliedOperation, ApplyError, ChangeKind, OperationResult, Tokens};
+use lockkit_core::claim_list::{
+    AppliedOperation, ApplyError, ChangeKind, OperationResult, TokenSequence,
+};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::{Key, Space};
 use rusqlite::{Row, params};
@@ -12,7 +14,7 @@ use rusqlite::{Row, params};
 use super::connection::TransactionError;
 use super::tokens::used_up;
 use super::transaction::{
-    CachedQueue, ClaimList, Entry, Operation, Transaction, moment, stored, tag, unsigned,
+    CachedQueue, ClaimList, Operation, QueuedClaim, Transaction, moment, stored, tag, unsigned,
 };
 use crate::rows::{columns, duration, mode_of, nanos, token_of};
 
@@ -58,28 +60,33 @@ impl Transaction<'_> {
             self.notify_others(&key)?;
         }
         let wait = match applied.answer {
-            OperationResult::Waits(place) => self.wait(&key, &mut queue, place)?,
+            OperationResult::Waits(sequence) => self.wait(&key, &mut queue, sequence)?,
             _ => NextPoll::default(),
         };
         self.cache.lists.insert(key, queue);
         Ok((applied.answer, wait))
     }
 
-    fn wait(&self, key: &Key, queue: &mut CachedQueue, place: u64) -> rusqlite::Result<NextPoll> {
+    fn wait(
+        &self,
+        key: &Key,
+        queue: &mut CachedQueue,
+        sequence: u64,
+    ) -> rusqlite::Result<NextPoll> {
         let line = &queue.queue;
         if line.known_to().is_some() && queue.places.is_empty() {
             let (namespace, space, name) = columns(key);
-            let text = "SELECT place FROM lockkit_claims
-                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY place";
+            let text = "SELECT sequence FROM lockkit_claims
+                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY sequence";
             let values = params![namespace, space, name, self.now];
             queue.places = self.all(text, values, |row| row.get(0).map(unsigned))?;
         }
         let ahead = match line.known_to() {
-            None => line.ahead(place),
-            Some(_) => queue.places.partition_point(|other| *other < place) as u32,
+            None => line.ahead(sequence),
+            Some(_) => queue.places.partition_point(|other| *other < sequence) as u32,
         };
         // For the first to wait it is any of the queue, for others that of the claim right before it.
-        let before = line.entries().take_while(|entry| entry.place < place).last();
+        let before = line.entries().take_while(|entry| entry.sequence < sequence).last();
         let end = match before.filter(|before| !before.holds()) {
             Some(before) => Some(before.expires),
             None => line.first_end(),
@@ -107,9 +114,9 @@ impl Transaction<'_> {
 
     /// Removes the row that remembers the place of a queue; the floor does from then on.
     pub(crate) fn forget_place(&mut self, key: &Key) -> rusqlite::Result<()> {
-        if let Some(place) = self.cache.lists.remove(key).and_then(|queue| queue.remembered) {
-            self.raise_floor(place as i64)?;
-            self.delete(key, place)?;
+        if let Some(sequence) = self.cache.lists.remove(key).and_then(|queue| queue.remembered) {
+            self.raise_floor(sequence as i64)?;
+            self.delete(key, sequence)?;
         }
         Ok(())
     }
@@ -123,7 +130,7 @@ impl Transaction<'_> {
     ) -> Result<AppliedOperation, TransactionError> {
         let last = unsigned(self.last_number()).max(queue.last_row);
         loop {
-            let mut tokens = Tokens::above(last);
+            let mut tokens = TokenSequence::above(last);
             match queue.queue.apply(step, moment(self.now), &mut tokens) {
                 Ok(applied) => {
                     if applied.more {
@@ -144,14 +151,15 @@ impl Transaction<'_> {
     fn load(&mut self, key: &Key) -> rusqlite::Result<CachedQueue> {
         let given = self.given(key)?;
         let (mut entries, known_to) = self.load_after(key, -1, FRONT)?;
-        let mut last_row = entries.last().map_or(0, |entry| entry.place);
+        let mut last_row = entries.last().map_or(0, |entry| entry.sequence);
         if known_to.is_some() {
             self.partly.push(key.clone());
-            let text = "SELECT max(place) FROM lockkit_claims
+            let text = "SELECT max(sequence) FROM lockkit_claims
                 WHERE namespace = ?1 AND space = ?2 AND name = ?3";
             last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
         }
-        let remembered = entries.pop_if(|entry| entry.expires == moment(0)).map(|last| last.place);
+        let remembered =
+            entries.pop_if(|entry| entry.expires == moment(0)).map(|last| last.sequence);
         let line = ClaimList::window(entries, known_to, given);
         Ok(CachedQueue {
             queue: line,
@@ -164,8 +172,8 @@ impl Transaction<'_> {
     }
 
     fn load_more(&self, key: &Key, queue: &mut CachedQueue) -> rusqlite::Result<()> {
-        if let Some(place) = queue.queue.known_to() {
-            let (entries, known_to) = self.load_after(key, place as i64, queue.bite)?;
+        if let Some(sequence) = queue.queue.known_to() {
+            let (entries, known_to) = self.load_after(key, sequence as i64, queue.bite)?;
             queue.bite *= 4;
             queue.queue.extend(entries, known_to);
         }
@@ -178,7 +186,7 @@ impl Transaction<'_> {
         key: &Key,
         after: i64,
         count: usize,
-    ) -> rusqlite::Result<(Vec<Entry>, Option<u64>)> {
+    ) -> rusqlite::Result<(Vec<QueuedClaim>, Option<u64>)> {
         let (namespace, space, name) = columns(key);
         let text =
             concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
@@ -187,7 +195,7 @@ impl Transaction<'_> {
             self.adopted(key, self.all(text, values, |row| entry(row, key.space))?)?;
         let more = entries.len() > count;
         entries.truncate(count);
-        let known_to = entries.last().filter(|_| more).map(|last| last.place);
+        let known_to = entries.last().filter(|_| more).map(|last| last.sequence);
         Ok((entries, known_to))
     }
 
@@ -227,28 +235,30 @@ impl Transaction<'_> {
             if change.wakes() {
                 self.woken.push(tag(&change.id));
             }
-            if changes[at + 1..].iter().any(|later| later.place == change.place) {
+            if changes[at + 1..].iter().any(|later| later.sequence == change.sequence) {
                 continue;
             }
             if matches!(change.kind, ChangeKind::Queued | ChangeKind::Removed) {
                 queue.places.clear();
             }
-            match queue.queue.get(change.place) {
+            match queue.queue.get(change.sequence) {
                 Some(entry) => {
-                    queue.last_row = queue.last_row.max(entry.place);
-                    if let Some(place) = queue.remembered.take() {
-                        self.delete(key, place)?;
+                    queue.last_row = queue.last_row.max(entry.sequence);
+                    if let Some(sequence) = queue.remembered.take() {
+                        self.delete(key, sequence)?;
                     }
                     self.put(key, entry, queue.given)?;
                 }
-                None if came || change.place != queue.last_row => self.delete(key, change.place)?,
+                None if came || change.sequence != queue.last_row => {
+                    self.delete(key, change.sequence)?
+                }
                 None if queue.queue.is_empty() => {
-                    self.remember(key, change.place)?;
-                    queue.remembered = Some(change.place);
+                    self.remember(key, change.sequence)?;
+                    queue.remembered = Some(change.sequence);
                 }
                 None => {
-                    self.delete(key, change.place)?;
-                    self.raise_floor(change.place as i64)?;
+                    self.delete(key, change.sequence)?;
+                    self.raise_floor(change.sequence as i64)?;
                 }
             }
         }
@@ -256,13 +266,13 @@ impl Transaction<'_> {
     }
 
     /// Writes a claim's row, new or not.
-    fn put(&self, key: &Key, entry: &Entry, given: Option<u32>) -> rusqlite::Result<()> {
+    fn put(&self, key: &Key, entry: &QueuedClaim, given: Option<u32>) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let values = params![
             namespace,
             space,
             name,
-            entry.place as i64,
+            entry.sequence as i64,
             entry.token.as_i64(),
             entry.id.as_bytes(),
             entry.mode.weight(),
@@ -280,19 +290,19 @@ impl Transaction<'_> {
         self.run(include_str!("sql/put.sql"), values)
     }
 
-    fn delete(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
+    fn delete(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "DELETE FROM lockkit_claims
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
-        self.run(text, params![namespace, space, name, place as i64])
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
+        self.run(text, params![namespace, space, name, sequence as i64])
     }
 
     /// Keeps a row as one that has ended, and remembers its place.
-    fn remember(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
+    fn remember(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "UPDATE lockkit_claims SET expires = 0, held = coalesce(held, ?5)
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
-        self.run(text, params![namespace, space, name, place as i64, self.now])
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
+        self.run(text, params![namespace, space, name, sequence as i64, self.now])
     }
 
     /// Changes for the pollers of other processes.
@@ -305,13 +315,13 @@ impl Transaction<'_> {
 }
 
 /// The columns of `entries.sql`.
-fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<Entry> {
+fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<QueuedClaim> {
     let time = |index: usize| row.get(index).map(moment);
     let ttl = |index: usize| row.get(index).map(duration);
     // A damaged id is none of a write.
     let id = row.get_ref(2)?.as_blob()?.try_into().unwrap_or([0; 16]);
-    Ok(Entry {
-        place: row.get(0).map(unsigned)?,
+    Ok(QueuedClaim {
+        sequence: row.get(0).map(unsigned)?,
         token: token_of(row.get(1)?),
         id: ClaimId::from_bytes(id),
         mode: mode_of(space, row.get(3)?, row.get(4)?),

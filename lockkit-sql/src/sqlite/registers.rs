@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Attempted, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
+    Attempted, FoundRegister, RegisterEntry, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
 };
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Result, Token};
 use rusqlite::params;
 
@@ -22,7 +23,7 @@ const TICK: Duration = Duration::from_millis(25);
 
 #[async_trait]
 impl Registers for SqliteDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>> {
         let (at, adopted) = (at.clone(), at.clone());
         let load = move |transaction: &mut Transaction<'_>| {
             let text = "SELECT value, version, highest, expires > ?3 + ttl FROM lockkit_registers
@@ -33,7 +34,7 @@ impl Registers for SqliteDriver {
                 let token = row.get::<_, Option<i64>>(2)?.map(token_of);
                 let version = Version(unsigned(row.get(1)?));
                 let is_foreign = row.get::<_, Option<bool>>(3)? == Some(true);
-                Ok((Entry { value: row.get(0)?, version, token }, is_foreign))
+                Ok((RegisterEntry::new(row.get(0)?, version, token), is_foreign))
             })?)
         };
         let found = self.inner.reader.call(false, load).await?;
@@ -55,18 +56,18 @@ impl Registers for SqliteDriver {
         Ok(outcome.into())
     }
 
-    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<RegisterEntry>> {
         let load = async || Ok((self.load(at).await?, TICK));
         self.inner.waiters.registers.changed(at.name.as_str(), after, load).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
+    async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>> {
         let request = request.clone();
-        Ok(self
-            .inner
-            .reader
-            .call(false, move |transaction| transaction.registers(&request))
-            .await?)
+        self.inner.reader.call(false, move |transaction| transaction.registers(&request)).await
     }
 }
 
@@ -82,7 +83,7 @@ fn apply(
          FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
         params![namespace, name, now],
         |row| {
-            let found = Found {
+            let found = FoundRegister {
                 version: Some(Version(unsigned(row.get(0)?))),
                 present: row.get(1)?,
                 token: row.get::<_, Option<i64>>(2)?.map(token_of),
@@ -91,7 +92,7 @@ fn apply(
             Ok((found, row.get::<_, Option<bool>>(4)? == Some(true)))
         },
     )?;
-    let never = Found { version: None, present: false, token: None, last_write: None };
+    let never = FoundRegister { version: None, present: false, token: None, last_write: None };
     let (found, is_foreign) = found.unwrap_or((never, false));
     if is_foreign {
         transaction.adopt_value(at)?;

@@ -25,7 +25,7 @@ const KNOWN: usize = 1024;
 type ClientText = Arc<(String, Option<String>)>;
 pub(super) type Operation<'a> = claim_list::ListOperation<'a, ClientText>;
 pub(super) type ClaimList = claim_list::ClaimList<ClientText>;
-pub(super) type Entry = claim_list::Entry<ClientText>;
+pub(super) type QueuedClaim = claim_list::QueuedClaim<ClientText>;
 
 /// A transaction on its way.
 pub(crate) struct Transaction<'c> {

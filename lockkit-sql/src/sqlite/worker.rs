@@ -49,6 +49,15 @@ impl Worker {
         &self,
         durable: bool,
         work: impl FnMut(&mut Transaction<'_>) -> Result<T, TransactionError> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.submit(durable, work).await.map_err(|failed| failed.error)
+    }
+
+    /// The same; an error says whether the work may have been done.
+    pub(crate) async fn submit<T: Send + 'static>(
+        &self,
+        durable: bool,
+        work: impl FnMut(&mut Transaction<'_>) -> Result<T, TransactionError> + Send + 'static,
     ) -> Result<T, BatchError> {
         self.ask(move |context| context.run(durable, work)).await?
     }

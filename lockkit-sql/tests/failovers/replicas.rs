@@ -151,7 +151,7 @@ async fn a_semi_synchronous_primary_of_mariadb_that_gave_up_waiting_is_asynchron
     let scene = Scene::set(Replication::MariaDbSemiSynchronous).await;
     let (first, second) = (connect(&scene.url, LEASE).await, connect(&scene.url, LEASE).await);
     lock(&first, "warm").await.release().await.unwrap();
-    let admin = lockkit_lab::raw::mysql::Connection::open(scene.pair.primary().addr());
+    let admin = lockkit_lab::raw::mysql::MySqlClient::open(scene.pair.primary().addr());
     let mut admin = admin.await.unwrap();
     admin.query("SET GLOBAL rpl_semi_sync_master_timeout = 100").await.unwrap();
     scene.pair.cut_off().await.unwrap();

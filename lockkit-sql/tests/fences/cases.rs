@@ -34,7 +34,9 @@ macro_rules! cases {
             let token = guard.token().unwrap();
             let force = lockkit::driver::BreakMode::Forced;
             let space = lockkit::Space::Lock;
-            assert!(scene.theirs.break_lock(space, "broken", token, force, None).await.unwrap());
+            assert!(
+                scene.theirs.admin().break_lock(space, "broken", token, force, None).await.unwrap()
+            );
             let mut tx = scene.data.begin().await.unwrap();
             let refused = guard.fence(&mut tx).await.unwrap_err();
             assert!(matches!(refused, Error::Lost { .. }), "{refused}");

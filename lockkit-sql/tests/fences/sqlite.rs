@@ -95,7 +95,7 @@ async fn the_row_that_a_released_claim_leaves_behind_does_not_fence() {
     // Ended in the file, without the holder's knowledge.
     let force = lockkit::driver::BreakMode::Forced;
     let space = lockkit::Space::Lock;
-    assert!(scene.theirs.break_lock(space, "left", token, force, None).await.unwrap());
+    assert!(scene.theirs.admin().break_lock(space, "left", token, force, None).await.unwrap());
     let rows = sqlx::query_scalar("SELECT count(*) FROM lockkit_claims WHERE expires = 0");
     let rows: i64 = rows.fetch_one(&scene.data).await.unwrap();
     assert_eq!(rows, 1, "it remembers the place");

@@ -241,7 +241,6 @@ async fn a_step_that_the_table_does_not_take_leaves_no_trace_of_its_batch(scene:
         let note = Some("x".repeat(70_000));
         let claims = [claim(names[0]), claim_of(names[1], Mode::Exclusive, note), claim(names[2])];
         let refused = submit(&*scene.driver, &claims.each_ref().map(try_it)).await;
-        let refused = refused.map_err(Error::from);
         assert!(matches!(refused, Err(Error::Backend { retryable: false, .. })), "{refused:?}");
         assert_eq!(admin.count(scene.words.claims).await, 0);
         let replies = scene.submitted(&[try_it(&claims[0]), try_it(&claims[2])]).await;

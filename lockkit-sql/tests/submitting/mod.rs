@@ -45,12 +45,9 @@ impl Operation {
 }
 
 /// Submits operations, releases before acquires, in one batch.
-pub async fn submit(
-    driver: &dyn LockDriver,
-    operations: &[Operation],
-) -> Result<Outcomes, BatchError> {
-    let outcomes = submit_raw(driver, operations).await?;
-    Ok(outcomes.into_iter().map(|outcome| outcome.map_err(Error::from)).collect())
+pub async fn submit(driver: &dyn LockDriver, operations: &[Operation]) -> Result<Outcomes, Error> {
+    let outcomes = submit_raw(driver, operations).await.map_err(|failed| failed.error)?;
+    Ok(outcomes.into_iter().map(|outcome| outcome.map_err(|failed| failed.error)).collect())
 }
 
 /// Submits a batch, and then by itself each operation that would have blocked, as core does.
@@ -61,7 +58,7 @@ pub async fn submit_all(driver: &dyn LockDriver, operations: &[Operation]) -> Ou
             *outcome = submit_raw(driver, std::slice::from_ref(operation)).await.unwrap().remove(0);
         }
     }
-    outcomes.into_iter().map(|outcome| outcome.map_err(Error::from)).collect()
+    outcomes.into_iter().map(|outcome| outcome.map_err(|failed| failed.error)).collect()
 }
 
 async fn submit_raw(

@@ -48,7 +48,7 @@ pub(super) fn key(name: &str) -> Key {
 
 impl SearchClient {
     pub(super) fn claim(&self, lock: &str, mode: Mode) -> Arc<Claim> {
-        let me = ClientIdentity { host: "h".into(), pid: self.number as u32, program: "p".into() };
+        let me = ClientIdentity::new("h", self.number as u32, "p");
         Arc::new(Claim::new(key(lock), mode, TTL, TTL, Arc::new(me)))
     }
 

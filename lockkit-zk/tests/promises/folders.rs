@@ -33,7 +33,7 @@ async fn the_folders_of_a_thousand_names_go_when_the_driver_closes_and_those_of_
     let held = theirs.mutex("held").lock().await.unwrap();
     assert!(ours.mutex("held").try_lock().await.unwrap().is_none());
     let resizable = ours.semaphore("s", 2).resizable();
-    resizable.resize(3).await.unwrap();
+    ours.admin().resize("s", 3).await.unwrap();
     resizable.acquire().await.unwrap().release().await.unwrap();
     use_names(&ours, 0..1_000).await;
     assert_eq!(children(&client, LOCKS).await.len(), 1_001);

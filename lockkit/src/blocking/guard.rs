@@ -153,7 +153,7 @@ impl fmt::Debug for Guard {
 /// # fn main() -> Result<(), lockkit::Error> {
 /// # let locks = lockkit::blocking::connect("memory:")?;
 /// let writing = locks.rwlock("prices").write()?;
-/// let reading = writing.downgrade()?; // others read from now on, nobody writes
+/// let reading = writing.downgrade()?; // others read from now on, none writes
 /// assert!(locks.rwlock("prices").try_read()?.is_some());
 /// # drop(reading); Ok(()) }
 /// ```

@@ -90,7 +90,7 @@ impl Mutex {
         self.engine.wait(self.lock.lock()).map(|guard| self.guard(guard))
     }
 
-    /// Takes the lock if it is free and nobody waits for it; otherwise `None`, at once.
+    /// Takes the lock if it is free and no claim waits for it; otherwise `None`, at once.
     ///
     /// # Panics
     /// Inside an async context.
@@ -165,7 +165,7 @@ impl RwLock {
         self.engine.wait(self.lock.write()).map(|guard| WriteGuard::new(&self.engine, guard))
     }
 
-    /// Takes the lock for writing if it is free and nobody waits for it; otherwise `None`.
+    /// Takes the lock for writing if it is free and no claim waits for it; otherwise `None`.
     ///
     /// # Panics
     /// Inside an async context.
@@ -224,7 +224,7 @@ impl Semaphore {
         Ok(Guard::new(&self.engine, taken))
     }
 
-    /// Takes one permit if there is one and nobody waits; otherwise `None`.
+    /// Takes one permit if there is one and no claim waits; otherwise `None`.
     ///
     /// # Panics
     /// Inside an async context.

@@ -6,12 +6,12 @@ use lockkit_core::promises::Promises;
 use super::*;
 use crate::compare::Measured;
 
-fn set_up(name: &str, change: impl FnOnce(&mut Capabilities)) -> SetUp {
+fn set_up(name: &str, change: impl FnOnce(&mut Capabilities)) -> ComparedSetUp {
     let mut capabilities = Capabilities::of("test");
     change(&mut capabilities);
     let (name, place) = (name.to_owned(), String::new());
     let promises = Promises::of(&capabilities);
-    SetUp {
+    ComparedSetUp {
         name,
         place,
         capabilities,

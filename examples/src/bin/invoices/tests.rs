@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use lockkit::testing::{self, Hand};
+use lockkit::testing::{self, TestControl};
 use lockkit::{LossReason, Token};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -18,21 +18,21 @@ const PAY: &str = "/invoices/42/pay";
 
 struct Shop {
     app: axum::Router,
-    hand: Hand,
+    control: TestControl,
     db: SqlitePool,
     _folder: TempDir,
 }
 
 impl Shop {
     async fn open() -> Self {
-        let (locks, hand) = testing::locks();
+        let (locks, control) = testing::locks();
         let folder = tempfile::tempdir().unwrap();
         let file = SqliteConnectOptions::new().filename(folder.path().join("shop.db"));
         let patient = file.create_if_missing(true).busy_timeout(Duration::from_secs(600));
         let db = SqlitePool::connect_with(patient).await.unwrap();
         sqlx::query(TABLE).execute(&db).await.unwrap();
         sqlx::query("INSERT INTO invoice VALUES (42, 'open', 0)").execute(&db).await.unwrap();
-        Self { app: app(locks, db.clone()), hand, db, _folder: folder }
+        Self { app: app(locks, db.clone()), control, db, _folder: folder }
     }
 
     fn pay(&self) -> JoinHandle<StatusCode> {
@@ -58,7 +58,7 @@ async fn an_invoice_is_paid_under_its_lock() {
     assert_eq!(shop.pay().await.unwrap(), StatusCode::OK);
     let (state, fence) = shop.invoice().await;
     assert!(state == "paid" && fence > 0, "{state}, {fence}");
-    let _held = shop.hand.others().mutex(PAY).lock().await.unwrap();
+    let _held = shop.control.others().mutex(PAY).lock().await.unwrap();
     assert_eq!(shop.pay().await.unwrap(), StatusCode::CONFLICT);
 }
 
@@ -68,8 +68,8 @@ async fn a_payment_whose_lock_is_lost_is_stopped() {
     // The database is busy, so that the payment waits in the middle of its work.
     let busy = shop.db.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let paying = shop.pay();
-    shop.hand.held(PAY).await;
-    assert!(shop.hand.lose(PAY, LossReason::Expired).await);
+    shop.control.held(PAY).await;
+    assert!(shop.control.lose(PAY, LossReason::Expired).await);
     assert_eq!(paying.await.unwrap(), StatusCode::SERVICE_UNAVAILABLE);
     drop(busy);
 }
@@ -79,8 +79,8 @@ async fn a_payment_that_has_not_noticed_its_loss_is_refused_by_the_fence() {
     let shop = Shop::open().await;
     let mut busy = shop.db.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let paying = shop.pay();
-    shop.hand.held(PAY).await;
-    let other = shop.hand.overtake(PAY).await.unwrap();
+    shop.control.held(PAY).await;
+    let other = shop.control.overtake(PAY).await.unwrap();
     cancel(&mut busy, other.token().unwrap()).await;
     busy.commit().await.unwrap();
     // The release says that the lock had been lost.

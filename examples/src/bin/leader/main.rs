@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use lockkit::{Entry, Error, HeldLock, LockManager, Precondition};
+use lockkit::{Error, HeldLock, LockManager, Precondition, RegisterEntry};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -40,7 +40,7 @@ async fn lead(locks: &LockManager, address: &str) -> Result<(), Error> {
     locks.election("scheduler").value(address).run(lead).await
 }
 
-fn next(last: &Option<Entry>) -> u64 {
+fn next(last: &Option<RegisterEntry>) -> u64 {
     let text = last.as_ref().map(|entry| String::from_utf8_lossy(&entry.value));
     text.and_then(|text| text.parse::<u64>().ok()).map_or(0, |last| last + 1)
 }

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use lockkit::testing::{self, Hand};
+use lockkit::testing::{self, TestControl};
 use lockkit::{Error, LockManager, LossReason, Token};
 
 use super::lead;
 
 /// Returns once somebody leads under this address, with its token and the tick that it has stored.
-async fn led_by(hand: &Hand, address: &str) -> (Token, u64) {
-    let election = hand.others().election("scheduler");
+async fn led_by(control: &TestControl, address: &str) -> (Token, u64) {
+    let election = control.others().election("scheduler");
     loop {
         let leader = election.leader().await.unwrap();
-        let stored = hand.others().register("ticks").load().await.unwrap();
+        let stored = control.others().register("ticks").load().await.unwrap();
         if let (Some(leader), Some(stored)) = (leader, stored)
             && leader.value.as_deref() == Some(address)
             && stored.token == Some(leader.token)
@@ -31,23 +31,23 @@ fn spawn(locks: &LockManager, address: &'static str) -> tokio::task::JoinHandle<
 
 #[tokio::test(start_paused = true)]
 async fn a_term_that_is_lost_goes_to_the_next_who_counts_on() {
-    let (locks, hand) = testing::locks();
+    let (locks, control) = testing::locks();
     let _one = spawn(&locks, "one");
-    let (first, tick) = led_by(&hand, "one").await;
-    let _two = spawn(hand.others(), "two");
+    let (first, tick) = led_by(&control, "one").await;
+    let _two = spawn(control.others(), "two");
     tokio::time::sleep(Duration::from_millis(100)).await; // which passes once it is in line
-    assert!(hand.lose("scheduler", LossReason::Expired).await);
-    let (second, later) = led_by(&hand, "two").await;
+    assert!(control.lose("scheduler", LossReason::Expired).await);
+    let (second, later) = led_by(&control, "two").await;
     assert!(second > first && later > tick, "{second} after {first}, {later} after {tick}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_has_not_noticed_stores_nothing_after_its_successor() {
-    let (locks, hand) = testing::locks();
+    let (locks, control) = testing::locks();
     let one = spawn(&locks, "one");
-    led_by(&hand, "one").await;
-    let other = hand.overtake("scheduler").await.unwrap();
-    let ticks = hand.others().register("ticks");
+    led_by(&control, "one").await;
+    let other = control.overtake("scheduler").await.unwrap();
+    let ticks = control.others().register("ticks");
     ticks.store_with(&other, "1000").await.unwrap();
     let ended = one.await.unwrap().unwrap_err();
     assert!(matches!(ended, Error::Stale { .. } | Error::Conflict { .. }), "{ended}");

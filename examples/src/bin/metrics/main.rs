@@ -31,7 +31,10 @@ async fn work() -> Result<(), Error> {
     assert!(invoice.try_lock_for(Duration::from_millis(300)).await?.is_none());
     guard.release().await?;
     let guard = invoice.lock().await?;
-    locks.break_lock(Space::Lock, "invoice/42", guard.token()?, BreakMode::Forced, None).await?;
+    locks
+        .admin()
+        .break_lock(Space::Lock, "invoice/42", guard.token()?, BreakMode::Forced, None)
+        .await?;
     println!("# {}", guard.lost().await);
     locks.shutdown().await;
     Ok(())

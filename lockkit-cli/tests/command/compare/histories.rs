@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use lockkit_lab::Browser;
-use lockkit_lab::history::{Event, History, How, Promises, Recorded, What};
+use lockkit_lab::history::{Event, EventKind, History, How, Recorded, RecordedPromises};
 
 use crate::stage::{Stage, code, stderr};
 
@@ -18,13 +18,13 @@ fn violated() -> Recorded {
     const S: u64 = 1_000_000_000;
     let asks = |at, client| {
         let (lock, how) = ("lock/<0>".to_owned(), How::Exclusive);
-        Event { at, client, what: What::Asked { op: 1, lock, how } }
+        Event { at, client, what: EventKind::Asked { op: 1, lock, how } }
     };
     let granted = |at, client, token| {
         let (since, valid_until) = (at, at + 2 * S);
-        Event { at, client, what: What::Granted { op: 1, token, since, valid_until } }
+        Event { at, client, what: EventKind::Granted { op: 1, token, since, valid_until } }
     };
-    let over = |at, client| Event { at, client, what: What::Ended { op: 1, lost: None } };
+    let over = |at, client| Event { at, client, what: EventKind::Ended { op: 1, lost: None } };
     let fault = lockkit::capabilities::Fault::ConnectionCut;
     let on = "server".to_owned();
     let history = History::new(vec![
@@ -34,19 +34,26 @@ fn violated() -> Recorded {
         Event {
             at: S + S / 4,
             client: 0,
-            what: What::FaultBegins { fault, on: on.clone(), locks: vec![] },
+            what: EventKind::FaultBegins { fault, on: on.clone(), locks: vec![] },
         },
-        Event { at: S + S / 3, client: 0, what: What::FaultEnds { fault, on } },
+        Event { at: S + S / 3, client: 0, what: EventKind::FaultEnds { fault, on } },
         granted(S + S / 2, 2, 8),
         asks(S + S / 2, 3),
         over(2 * S, 1),
         over(2 * S + 1, 2),
-        Event { at: 2 * S + 2, client: 3, what: What::Refused { op: 1 } },
+        Event { at: 2 * S + 2, client: 3, what: EventKind::Refused { op: 1 } },
     ]);
     let (patience, lease) = (Duration::from_secs(5), Duration::from_secs(2));
-    let idle = patience;
-    let promises = Promises { faults: Vec::new(), fifo: true, patience, idle, lease };
-    Recorded { history, promises }
+    Recorded {
+        history,
+        promises: RecordedPromises {
+            faults: Vec::new(),
+            fifo: true,
+            patience,
+            idle: patience,
+            lease,
+        },
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

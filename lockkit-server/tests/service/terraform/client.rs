@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    BreakMode, Entry, LockDriver, RegisterKey, Registers, Write, WriteResult,
+    BreakMode, LockDriver, RegisterEntry, RegisterKey, Registers, Write, WriteResult,
 };
 use lockkit_core::state::{ClaimState, RegisterRequest};
 use lockkit_core::{BreakRecord, ClientIdentity, Key, MemoryDriver, Name, Namespace, Space, Token};
 use lockkit_lab::{Kind, Shared};
 use lockkit_redis::RedisDriver;
-use lockkit_server::{Service, Settings};
+use lockkit_server::{Service, ServiceSettings};
 use lockkit_sql::{PostgresDriver, SqliteDriver};
 use serde_json::{Value, json};
 
@@ -26,13 +26,13 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) async fn new(settings: Settings) -> Self {
+    pub(crate) async fn new(settings: ServiceSettings) -> Self {
         Self::on(Arc::new(MemoryDriver::new()), settings, None).await
     }
 
     pub(crate) async fn on(
         driver: Arc<dyn LockDriver>,
-        settings: Settings,
+        settings: ServiceSettings,
         folder: Option<tempfile::TempDir>,
     ) -> Self {
         let service = Service::with(driver.clone(), settings).unwrap();
@@ -48,22 +48,22 @@ impl Subject {
         let redis = Shared::server(Kind::Redis).await.unwrap();
         let postgres = Shared::server(Kind::Postgres).await.unwrap();
         vec![
-            Self::new(Settings::new()).await,
+            Self::new(ServiceSettings::new()).await,
             Self::on(
                 Arc::new(SqliteDriver::connect(&sqlite).await.unwrap()),
-                Settings::new(),
+                ServiceSettings::new(),
                 Some(folder),
             )
             .await,
             Self::on(
                 Arc::new(RedisDriver::connect(redis.url()).await.unwrap()),
-                Settings::new(),
+                ServiceSettings::new(),
                 None,
             )
             .await,
             Self::on(
                 Arc::new(PostgresDriver::connect(postgres.url()).await.unwrap()),
-                Settings::new(),
+                ServiceSettings::new(),
                 None,
             )
             .await,
@@ -146,7 +146,7 @@ impl Subject {
         RegisterKey { namespace: self.namespace(), name: Name::new(name).unwrap() }
     }
 
-    pub(crate) async fn load(&self, name: &str) -> Option<Entry> {
+    pub(crate) async fn load(&self, name: &str) -> Option<RegisterEntry> {
         self.registers().load(&self.register(name)).await.unwrap()
     }
 

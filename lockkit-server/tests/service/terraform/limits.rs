@@ -8,7 +8,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Token};
-use lockkit_server::{Settings, TerraformSettings};
+use lockkit_server::{ServiceSettings, TerraformSettings};
 use serde_json::json;
 
 use super::client::{Subject, info, state};
@@ -19,7 +19,7 @@ async fn a_state_that_is_too_long_is_refused_before_anything_is_stored() {
         TerraformSettings { body: 10_000, ..TerraformSettings::default() },
         TerraformSettings { stored: Some(10_000), ..TerraformSettings::default() },
     ] {
-        let subject = Subject::new(Settings::new().terraform(terraform)).await;
+        let subject = Subject::new(ServiceSettings::new().terraform(terraform)).await;
         subject.lock("one").await;
         assert_eq!(subject.post("one", &state(1, 5_000)).await.status, 200);
         let (before, names) = (subject.head().await, subject.names().await);
@@ -44,7 +44,7 @@ async fn a_state_that_is_too_long_is_refused_before_anything_is_stored() {
 
 #[tokio::test]
 async fn a_lock_info_is_short() {
-    let subject = Subject::new(Settings::new()).await;
+    let subject = Subject::new(ServiceSettings::new()).await;
     let long = format!(r#"{{"ID":"one","Info":"{}"}}"#, "x".repeat(5_000));
     assert_eq!(subject.send("LOCK", "", long.as_bytes()).await.status, 413);
     for bad in ["", "null", "{}", "{\"ID\":\"\"}", "\u{0}"] {
@@ -60,7 +60,7 @@ async fn a_lock_info_is_short() {
 #[tokio::test]
 async fn so_many_states_are_received_at_once_and_no_more() {
     let terraform = TerraformSettings { uploads: 2, ..TerraformSettings::default() };
-    let subject = Subject::new(Settings::new().terraform(terraform)).await;
+    let subject = Subject::new(ServiceSettings::new().terraform(terraform)).await;
     subject.lock("one").await;
     let head = format!(
         "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -92,7 +92,7 @@ async fn so_many_states_are_received_at_once_and_no_more() {
 
 #[tokio::test]
 async fn a_page_of_another_site_and_another_host_are_refused() {
-    let subject = Subject::new(Settings::new()).await;
+    let subject = Subject::new(ServiceSettings::new()).await;
     let path = subject.path("&ID=one");
     for method in ["LOCK", "UNLOCK", "POST", "DELETE"] {
         for header in ["origin: http://evil.example\r\n", "sec-fetch-site: cross-site\r\n"] {
@@ -163,7 +163,7 @@ impl LockDriver for WithoutRegisters {
 #[tokio::test]
 async fn a_backend_without_registers_says_so_with_a_status_that_is_not_retried() {
     let driver = Arc::new(WithoutRegisters(MemoryDriver::new()));
-    let subject = Subject::on(driver, Settings::new(), None).await;
+    let subject = Subject::on(driver, ServiceSettings::new(), None).await;
     assert!(!subject.served.service.keeps_terraform_states());
     for method in ["GET", "LOCK", "UNLOCK", "POST", "DELETE"] {
         let answer = subject.send(method, "&ID=one", b"{}").await;

@@ -2,7 +2,7 @@
 
 use lockkit_core::driver::{Patience, WriteId};
 use lockkit_core::{Claim, ClientIdentity, Lifetime, Mode};
-use lockkit_server::{Settings, TerraformSettings};
+use lockkit_server::{ServiceSettings, TerraformSettings};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +110,7 @@ async fn a_service_that_ended_between_the_claim_and_the_head_left_who_holds() {
 
 #[tokio::test]
 async fn another_programs_claim_on_the_lock_has_an_id_to_show() {
-    let subject = Subject::new(Settings::new()).await;
+    let subject = Subject::new(ServiceSettings::new()).await;
     let ttl = Duration::from_secs(60);
     let me = Arc::new(ClientIdentity::of_this_process());
     let claim = Claim::new(subject.key(), Mode::Exclusive, ttl, ttl, me)
@@ -142,7 +142,7 @@ async fn an_unlock_without_an_id_breaks_what_holds() {
 
 #[tokio::test]
 async fn a_proxy_that_passes_no_other_methods_has_a_path_of_its_own() {
-    let subject = Subject::new(Settings::new()).await;
+    let subject = Subject::new(ServiceSettings::new()).await;
     let path = format!("/v1/terraform-lock/network?namespace={}", subject.namespace);
     let one = info("one");
     assert_eq!(subject.ask("PUT", &path, "", one.as_bytes()).await.status, 200);
@@ -161,7 +161,7 @@ async fn a_proxy_that_passes_no_other_methods_has_a_path_of_its_own() {
 async fn a_lock_with_a_longest_time_ends_by_itself() {
     let second = Some(Duration::from_secs(1));
     let terraform = TerraformSettings { longest: second, ..TerraformSettings::default() };
-    let subject = Subject::new(Settings::new().terraform(terraform)).await;
+    let subject = Subject::new(ServiceSettings::new().terraform(terraform)).await;
     subject.lock("one").await;
     let until = Duration::from_secs(30);
     let locked = async {

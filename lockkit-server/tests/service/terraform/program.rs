@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lockkit_core::state::ClaimState;
 use lockkit_lab::Proxy;
 use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_server::{Service, Settings, Tokens};
+use lockkit_server::{AccessTokens, Service, ServiceSettings};
 use lockkit_sql::SqliteDriver;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -137,8 +137,8 @@ impl Project {
     }
 }
 
-fn settings(tokens: &PathBuf) -> Settings {
-    Settings::new().tokens(Tokens::load(tokens).unwrap())
+fn settings(tokens: &PathBuf) -> ServiceSettings {
+    ServiceSettings::new().tokens(AccessTokens::load(tokens).unwrap())
 }
 
 fn text(output: &Output) -> String {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use lockkit_core::MemoryDriver;
-use lockkit_server::{Settings, Tokens};
+use lockkit_server::{AccessTokens, ServiceSettings};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -37,7 +37,7 @@ impl Guarded {
             line("both", "read,lock@shop terraform@shop:network"),
         ];
         std::fs::write(&file, lines.concat()).unwrap();
-        let settings = Settings::new().tokens(Tokens::load(&file).unwrap());
+        let settings = ServiceSettings::new().tokens(AccessTokens::load(&file).unwrap());
         let mut subject = Subject::on(Arc::new(MemoryDriver::new()), settings, Some(folder)).await;
         "shop".clone_into(&mut subject.namespace);
         Self(subject)

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use lockkit_server::{Settings, TerraformSettings};
+use lockkit_server::{ServiceSettings, TerraformSettings};
 
 use super::client::{Subject, state};
 
@@ -78,7 +78,7 @@ async fn a_repeated_post_is_done_already_and_writes_nothing() {
 
 #[tokio::test]
 async fn the_sum_and_the_length_of_a_body_are_checked() {
-    let subject = Subject::new(Settings::new()).await;
+    let subject = Subject::new(ServiceSettings::new()).await;
     subject.lock("one").await;
     let path = subject.path("&ID=one");
     for (sum, expected) in [(md5(b"{}"), 200), (md5(b"{ }"), 400), ("?".to_owned(), 400)] {
@@ -123,7 +123,7 @@ async fn a_state_is_deleted_under_no_lock_but_its_own_for_a_moment() {
 #[tokio::test]
 async fn a_write_without_a_lock_is_an_option_and_takes_one_for_itself() {
     let terraform = TerraformSettings { unlocked_writes: true, ..TerraformSettings::default() };
-    let subject = Subject::new(Settings::new().terraform(terraform)).await;
+    let subject = Subject::new(ServiceSettings::new().terraform(terraform)).await;
     assert_eq!(subject.send("POST", "", b"{\"serial\":1}").await.status, 200);
     assert!(subject.holder().await.is_none());
     assert_eq!(subject.get().await.body, "{\"serial\":1}");
@@ -136,7 +136,7 @@ async fn a_write_without_a_lock_is_an_option_and_takes_one_for_itself() {
 
 #[tokio::test]
 async fn names_of_states_are_any_text_in_one_segment() {
-    let mut subject = Subject::new(Settings::new()).await;
+    let mut subject = Subject::new(ServiceSettings::new()).await;
     let longest = "x".repeat(400);
     for name in ["a/b", "a%2Fb", "á ?#&=+", "..", "{name}", &longest] {
         name.clone_into(&mut subject.name);

@@ -72,7 +72,7 @@ async fn half_done(next_lock: bool) {
 
 #[tokio::test]
 async fn a_part_that_is_missing_or_damaged_is_an_error_that_passes() {
-    let subject = Subject::new(lockkit_server::Settings::new()).await;
+    let subject = Subject::new(lockkit_server::ServiceSettings::new()).await;
     subject.lock("one").await;
     subject.post("one", &state(1, 200_000)).await;
     let parts = parts_of(&subject.head().await, "current");
@@ -90,7 +90,7 @@ async fn a_part_that_is_missing_or_damaged_is_an_error_that_passes() {
 
 #[tokio::test]
 async fn a_head_that_another_program_wrote_is_an_error_and_stays() {
-    let subject = Subject::new(lockkit_server::Settings::new()).await;
+    let subject = Subject::new(lockkit_server::ServiceSettings::new()).await;
     let name = subject.key().name;
     for other in [&b"no JSON"[..], b"{}", b"{\"lock\":null,\"later\":1}"] {
         subject.store(name.as_str(), Some(other.to_vec()), None).await;

@@ -1,0 +1,185 @@
+//! How a claim of this process ends: what the answer to a renewal, its failure, and a deadline that
+//! passes mean for it, and which reason its guard names.
+//!
+//! - An answer that the claim *holds* never ends it, and moves its deadline.
+//! - An answer that it has ended ends it at once.
+//! - No answer, or an error, ends nothing: the renewal is repeated, and the claim ends at its deadline.
+//! - Another server, older data or a clock that jumped ([evidence](crate::evidence)) end nothing: the claim
+//!   is renewed at once, and its deadline is lowered to a third of its ttl where another server answers.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use super::parts::GivenBack;
+use super::{ClaimPhase, ClaimRecord, NEVER, RecordState};
+use crate::LossReason;
+use crate::clock::Moment;
+use crate::deadline;
+use crate::driver::{ClaimEnd, Renewal, ServerChanges};
+use crate::observe;
+
+impl ClaimRecord {
+    /// Takes the answer to a renewal that was sent at `sent`; says whether it ended the claim.
+    pub(crate) fn renewed(&self, answer: &Renewal, sent: Moment) -> bool {
+        match answer {
+            Renewal::Holds(grant) => {
+                self.grant(grant, Some(sent));
+                false
+            }
+            Renewal::Waits { .. } => {
+                self.waits(sent);
+                false
+            }
+            Renewal::Ended(ended) => {
+                let doubt = self.state().doubt.clone();
+                self.lose(loss_of(ended, doubt, self.has_expired()))
+            }
+        }
+    }
+
+    /// The run of a server that gave the last answer, where that is known.
+    pub(crate) fn run(&self) -> Option<Arc<str>> {
+        self.state().run.clone()
+    }
+
+    /// Takes note of who gives the answer that is about to be taken, and of what that puts in doubt.
+    pub(crate) fn answered_by(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
+        let mut state = self.state();
+        (state.run, state.rate, state.doubt) =
+            (Some(run.clone()), rate, doubt.or(state.doubt.take()));
+    }
+
+    /// Says whether the last answer is in doubt, one to a request sent before `sent`: the claim is then
+    /// renewed at `due`.
+    pub(crate) fn doubt(&self, judged: &ServerChanges, sent: Moment, due: Moment) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let why = judged.doubt(state.run.as_deref());
+        let Some(why) = why.filter(|_| state.due != NEVER && state.asked < sent) else {
+            return false;
+        };
+        state.due = state.due.min(due);
+        if let ClaimPhase::Holding(h) = &mut state.phase
+            && why == LossReason::ServerChanged
+        {
+            h.until = h.until.min(now.after(h.ttl / 3));
+            h.deadline = h.deadline.min(h.until);
+        }
+        state.doubt = Some(why);
+        true
+    }
+
+    /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
+    pub(crate) fn renewal_failed(&self, failing: &LossReason) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        state.failing = Some(failing.clone());
+        state.failures = state.failures.saturating_add(1);
+        state.due = now.after(deadline::backoff(state.failures));
+    }
+
+    /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
+    pub(crate) fn lose(&self, why: LossReason) -> bool {
+        self.end(self.state(), Some(why))
+    }
+
+    /// Marks the claim as given back, unless it has ended; says what it was until now.
+    pub(crate) fn give_back(&self) -> GivenBack {
+        let now = self.clock.now();
+        let state = self.state();
+        let over = reason_of_the_end(&state);
+        let ttl = match &state.phase {
+            ClaimPhase::Holding(h) => h.ttl,
+            _ => Duration::ZERO,
+        };
+        let (lost, held_for, trusted) = match &state.phase {
+            ClaimPhase::Holding(h) => {
+                let lost = (now >= h.deadline).then(|| over.clone());
+                (lost, Some(now.since(h.granted_at)), h.deadline)
+            }
+            ClaimPhase::Ended(why) => (why.clone(), None, NEVER),
+            ClaimPhase::Waiting => (None, None, NEVER),
+        };
+        let claim = state.claim.clone();
+        self.end(state, None);
+        GivenBack { claim, lost, held_for, ttl, trusted, over }
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, RecordState>, why: Option<LossReason>) -> bool {
+        match state.phase {
+            ClaimPhase::Ended(_) => return false,
+            ClaimPhase::Holding(_) => observe::held(self.labels, -1.0),
+            ClaimPhase::Waiting => observe::waiting(self.labels, -1.0),
+        }
+        state.phase = ClaimPhase::Ended(why);
+        state.due = NEVER;
+        drop(state);
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// Ends a holding claim whose deadline has passed, with the reason and with the moment from
+    /// which the backend may be told; `None` when there is nothing to end.
+    pub(crate) fn expire(&self, now: Moment) -> Option<(LossReason, Moment)> {
+        let (why, lease_end) = {
+            let state = self.state();
+            let ClaimPhase::Holding(h) = &state.phase else {
+                return None;
+            };
+            if now < h.deadline {
+                return None;
+            }
+            let why = reason_of_the_end(&state);
+            // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
+            let lease_end = match h.deadline >= h.stop {
+                true => now,
+                false => h.deadline.after(self.margin.of(h.ttl)),
+            };
+            (why, lease_end.after(self.lock_delay))
+        };
+        self.lose(why.clone()).then_some((why, lease_end))
+    }
+
+    /// Why it was lost, if it was: also true when it was not noticed yet.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        let now = self.clock.now();
+        let state = self.state();
+        match &state.phase {
+            ClaimPhase::Ended(why) => why.clone(),
+            ClaimPhase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&state)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_expired(&self) -> bool {
+        let now = self.clock.now();
+        let state = self.state();
+        match &state.phase {
+            ClaimPhase::Holding(h) => now >= h.deadline,
+            ClaimPhase::Ended(_) => true,
+            ClaimPhase::Waiting => now >= state.asked.after(state.claim.wait_ttl),
+        }
+    }
+}
+
+/// Why a claim is lost whose deadline passes now.
+pub(super) fn reason_of_the_end(state: &RecordState) -> LossReason {
+    match &state.phase {
+        ClaimPhase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
+        // It was trusted for a shorter time than the server's silence would have taken.
+        _ if state.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
+        _ => {
+            let why = state.failing.as_ref().or(state.doubt.as_ref());
+            why.cloned().unwrap_or(LossReason::Expired)
+        }
+    }
+}
+
+/// What the backend's word means for a claim that is, or is not, past its own deadline, and in doubt.
+fn loss_of(ended: &ClaimEnd, doubt: Option<LossReason>, expired: bool) -> LossReason {
+    match (ended, doubt) {
+        (ClaimEnd::NotFound | ClaimEnd::SessionEnded, Some(doubt)) => doubt,
+        (ClaimEnd::NotFound, None) if !expired => LossReason::Vanished,
+        (ended, _) => ended.clone().into(),
+    }
+}
