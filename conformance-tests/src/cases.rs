@@ -26,6 +26,8 @@ pub mod register;
 pub mod release;
 pub mod resize;
 pub mod robust;
+pub mod slots;
+pub mod stay;
 mod stored;
 pub mod time;
 pub mod token;

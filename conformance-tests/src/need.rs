@@ -26,6 +26,8 @@ pub enum Need {
     Permits,
     /// `Capabilities::permits` and `resize`.
     Resize,
+    /// `Capabilities::permits` and `slots`.
+    Slots,
     /// `Capabilities::raise`.
     Raise,
     /// `Capabilities::detached`.
@@ -60,6 +62,7 @@ impl Need {
             Self::Permits if !can.permits => Some("the driver has no semaphores"),
             Self::Resize if !can.permits => Some("the driver has no semaphores"),
             Self::Resize if !can.resize => Some("the driver cannot resize semaphores"),
+            Self::Slots if !can.permits || !can.slots => Some("the driver has no slots"),
             Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
             Self::Detached if !can.detached => Some("claims end with their process"),
             Self::Registers if !can.registers => Some("the driver has no registers"),
@@ -88,6 +91,7 @@ impl Need {
         match self {
             Self::Permits => no_permits(context).await,
             Self::Resize => no_resize(context).await,
+            Self::Slots => no_slots(context).await,
             Self::Raise => no_raise(context).await,
             Self::Detached => no_detached(context).await,
             Self::Registers => no_registers(context).await,
@@ -112,6 +116,11 @@ async fn no_resize(context: &CaseContext) {
     for limit in [SetLimit::IfUnset(2), SetLimit::To(3)] {
         refused(driver.resize(&key, limit).await, "resizing semaphores");
     }
+}
+
+async fn no_slots(context: &CaseContext) {
+    let manager = context.manager().await;
+    refused(manager.slots("denied", 2).try_acquire().await, "slots");
 }
 
 async fn no_raise(context: &CaseContext) {

@@ -259,6 +259,18 @@ macro_rules! __every_case {
                 multi_05_several_managers_are_taken_in_the_order_of_their_ids: Nothing,
                 multi_06_free_ones_are_asked_for_at_once_together: Nothing,
             }
+            slots {
+                slots_01_a_slot_is_the_lowest_free_number_and_its_token_grows: Slots,
+                slots_02_a_dead_holder_s_slot_is_free_after_its_lease: Slots,
+                slots_03_no_two_of_many_workers_hold_one_number: Slots,
+                slots_04_the_loss_of_permit_or_lock_is_the_slot_s: Slots,
+            }
+            stay {
+                stay_01_a_released_lock_stays_for_its_least_hold: Nothing,
+                stay_02_a_dead_holder_s_lock_stays_for_its_least_hold: Nothing,
+                stay_03_a_lost_lock_stays_closed_for_its_lock_delay: Nothing,
+                stay_04_a_release_and_a_forced_break_open_in_spite_of_a_lock_delay: Nothing,
+            }
             election {
                 election_01_there_is_one_leader_and_its_tokens_grow: Nothing,
                 election_02_observers_see_the_leaders_in_order: Nothing,
@@ -350,6 +362,7 @@ macro_rules! __tests_of_group {
     ([$harness:expr] latch $cases:tt) => {};
     ([$harness:expr] barrier $cases:tt) => {};
     ([$harness:expr] multi $cases:tt) => {};
+    ([$harness:expr] slots $cases:tt) => {};
     ([$harness:expr] election $cases:tt) => {};
     ([$harness:expr] once $cases:tt) => {};
     ([$harness:expr] $group:ident $cases:tt) => {

@@ -56,6 +56,11 @@ fn what_stands_on_locks_and_registers_falls_with_them() {
         (InjectedBug::ForgetsExpiry, "barrier_03_a_participant_that_died_does_not_count"),
         (InjectedBug::ForgetsExpiry, "election_04_a_leader_that_is_cut_off_knows_and_is_followed"),
         (InjectedBug::GrantsTwo, "multi_02_crossing_callers_never_deadlock"),
+        (InjectedBug::GrantsTwo, "slots_03_no_two_of_many_workers_hold_one_number"),
+        (InjectedBug::ForgetsExpiry, "slots_02_a_dead_holder_s_slot_is_free_after_its_lease"),
+        (InjectedBug::AcceptsAnotherLimit, "slots_04_the_loss_of_permit_or_lock_is_the_slot_s"),
+        (InjectedBug::ExpiresEarly, "stay_02_a_dead_holder_s_lock_stays_for_its_least_hold"),
+        (InjectedBug::ExpiresEarly, "stay_03_a_lost_lock_stays_closed_for_its_lock_delay"),
     ] {
         // Some of them show only where two come at the same moment: one time in a few.
         let convicted = || matches!(outcome(ToyHarness::with(bug), case), Outcome::Failed(_));

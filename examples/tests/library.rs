@@ -23,6 +23,9 @@ async fn state(db: &SqlitePool) -> String {
 }
 
 mod readme {
+    use std::time::Duration;
+
+    use ::lockkit::sync::SlotLease;
     use ::lockkit::{Guard, HeldLock, LockManager};
 
     /// The page has the path of a server's file.
@@ -63,6 +66,24 @@ mod readme {
         locks.once("2026-11-21/report").run(report).await?;               // all hosts start it, one does it
         locks.latch("boot", 3).wait().await?;                             // opens when three have counted down
         locks.barrier("round", 4).wait().await?;                          // four leave together
+        locks.slots("gpu", 4).run(train).await?;                          // a number from 0 to 3, each held by one
+        Ok(())
+    }
+
+    async fn train(slot: SlotLease) -> anyhow::Result<()> {
+        assert!(slot.number() < 4);
+        Ok(())
+    }
+
+    async fn lift(lease: HeldLock) -> anyhow::Result<()> {
+        lease.token()?;
+        Ok(())
+    }
+
+    #[rustfmt::skip]
+    pub(super) async fn outlast(locks: LockManager) -> anyhow::Result<()> {
+        locks.mutex("hourly").at_least(Duration::from_secs(60)).try_run(report).await?; // held for a minute at least
+        locks.mutex("crane").lock_delay(Duration::from_secs(30)).run(lift).await?;      // closed for 30 s after a loss
         Ok(())
     }
 }
@@ -216,4 +237,12 @@ async fn a_bound_on_the_wait_is_none_for_the_work() {
         std::future::pending::<Result<(), Error>>().await
     });
     assert!(matches!(lost.await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test]
+async fn the_locks_in_the_docs_that_outlast_their_use_are_used() {
+    let (locks, _hand) = testing::locks();
+    readme::outlast(locks.clone()).await.unwrap();
+    assert!(locks.mutex("hourly").try_lock().await.unwrap().is_none(), "for a minute");
+    assert!(locks.mutex("crane").try_lock().await.unwrap().is_some(), "released");
 }

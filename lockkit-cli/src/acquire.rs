@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use lockkit::state::LockState;
-use lockkit::sync::Semaphore;
-use lockkit::{Error, Guard, LockManager, MemoryDriver, Name, Space};
+use lockkit::sync::{Semaphore, Slots};
+use lockkit::{Error, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -19,7 +19,9 @@ use crate::exit::{ExitError, code};
 use crate::note;
 use crate::outage;
 use crate::output::{self, Verbosity, printable};
+use crate::progress::{self, Progress};
 use crate::run::signals::Signals;
+use crate::taken::Taken;
 
 /// Sets on a primitive what its kinds have in common.
 macro_rules! configured {
@@ -34,6 +36,20 @@ macro_rules! configured {
         if let Some(max_hold) = $take.max_hold {
             primitive = primitive.max_hold(max_hold);
         }
+        if let Some(hold) = $take.args.at_least {
+            primitive = primitive.at_least(hold);
+        }
+        if let Some(delay) = $take.args.lock_delay {
+            primitive = primitive.lock_delay(delay);
+        }
+        primitive
+    }};
+}
+
+/// The same on what can outlive this process.
+macro_rules! detachable {
+    ($take:expr, $primitive:expr) => {{
+        let mut primitive = configured!($take, $primitive);
         if $take.detached {
             primitive = primitive.detached();
         }
@@ -48,6 +64,10 @@ pub(crate) struct LockRequest<'a> {
     max_hold: Option<Duration>,
     /// Whether it is to outlive this process.
     detached: bool,
+    /// Of how many slots one is wanted, instead of a lock.
+    slots: Option<u32>,
+    /// Whether what was taken is left to its lease.
+    left: Cell<bool>,
     /// Since when it is waited for, the backend included.
     began: Instant,
     /// How long a request may take, once the backend is known.
@@ -64,7 +84,36 @@ impl<'a> LockRequest<'a> {
         detached: bool,
     ) -> Self {
         let (began, timeout, refused) = (Instant::now(), OnceLock::new(), Cell::new(None));
-        Self { name, args, max_hold, detached, began, timeout, refused }
+        let (slots, left) = (None, Cell::new(false));
+        Self { name, args, max_hold, detached, slots, left, began, timeout, refused }
+    }
+
+    /// The same for one of so many slots.
+    pub(crate) fn slots(self, slots: Option<u32>) -> Self {
+        Self { slots, ..self }
+    }
+
+    /// Reports, with --progress, that the lock stays held for so long.
+    pub(crate) fn stays(&self, rest: Duration) {
+        if let Some(progress) = self.progress() {
+            progress.stays(rest);
+        }
+    }
+
+    /// What reports the wait, with --progress.
+    fn progress(&self) -> Option<Progress<'a>> {
+        let format = self.args.progress?;
+        Some(Progress::new(format, self.space(), self.name, self.began))
+    }
+
+    /// What was taken is to end with its lease, whatever becomes of this process.
+    pub(crate) fn leave(&self) {
+        self.left.set(true);
+    }
+
+    /// Whether that was asked for.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.get()
     }
 
     /// Connects, again and again for as long as --wait says: what starts at boot waits for its
@@ -81,10 +130,15 @@ impl<'a> LockRequest<'a> {
             if !(failure.passing || failure.read_only) || left.is_zero() {
                 return Err(failure);
             }
-            if told.is_none_or(|told| told.elapsed() >= outage::AGAIN) {
+            let again =
+                if self.args.progress.is_some() { progress::INTERVAL } else { outage::AGAIN };
+            if told.is_none_or(|told| told.elapsed() >= again) {
                 told = Some(Instant::now());
                 let why = failure.sentence.unwrap_or_default();
-                output::note(format!("waiting for the backend: {why}"));
+                match self.progress() {
+                    Some(progress) => progress.trouble(&why),
+                    None => output::note(format!("waiting for the backend: {why}")),
+                }
             }
             sleep(left.min(Duration::from_millis(250))).await;
         }
@@ -96,7 +150,7 @@ impl<'a> LockRequest<'a> {
     }
 
     pub(crate) fn space(&self) -> Space {
-        match self.args.limit {
+        match self.args.limit.or(self.slots) {
             Some(_) => Space::Semaphore,
             None => Space::Lock,
         }
@@ -119,7 +173,7 @@ impl<'a> LockRequest<'a> {
         &self,
         locks: &LockManager,
         signals: &mut Signals,
-    ) -> Result<Guard, ExitError> {
+    ) -> Result<Taken, ExitError> {
         let outcome = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -136,7 +190,7 @@ impl<'a> LockRequest<'a> {
         }
     }
 
-    async fn attempt(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+    async fn attempt(&self, locks: &LockManager) -> Result<Option<Taken>, Error> {
         match self.left() {
             _ if self.args.once => self.once(locks).await,
             Some(Duration::ZERO) => self.once(locks).await,
@@ -146,7 +200,7 @@ impl<'a> LockRequest<'a> {
 
     /// The library waits until a backend works again; people want to know at once that one takes no
     /// writes. Asks its health while the lock is waited for, and tries for itself where that is bad.
-    async fn unless_hopeless(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+    async fn unless_hopeless(&self, locks: &LockManager) -> Result<Option<Taken>, Error> {
         for pause in [100, 1_000].into_iter().chain(std::iter::repeat(10_000)) {
             sleep(Duration::from_millis(pause)).await;
             let found = match outage::has_problem(locks).await {
@@ -163,7 +217,10 @@ impl<'a> LockRequest<'a> {
                 {
                     if refused.is_none() {
                         let subject = describe::subject(self.space(), self.name);
-                        output::note(format!("waiting for {subject}: {error}"));
+                        match self.progress() {
+                            Some(progress) => progress.trouble(&error.to_string()),
+                            None => output::note(format!("waiting for {subject}: {error}")),
+                        }
                     }
                     self.refused.set(Some(error));
                 }
@@ -173,16 +230,25 @@ impl<'a> LockRequest<'a> {
         std::future::pending().await
     }
 
-    async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+    async fn once(&self, locks: &LockManager) -> Result<Option<Taken>, Error> {
+        if let Some(slots) = self.slots {
+            return Ok(self.numbered(locks, slots).try_acquire().await?.map(Taken::Slot));
+        }
         let permits = self.args.permits.unwrap_or(1);
-        match (self.args.limit, self.args.shared) {
+        let guard = match (self.args.limit, self.args.shared) {
             (Some(limit), _) => {
-                let semaphore = configured!(self, self.semaphore(locks, limit));
+                let semaphore = detachable!(self, self.semaphore(locks, limit));
                 semaphore.try_acquire_many(permits).await
             }
-            (None, true) => configured!(self, locks.rwlock(self.name)).try_read().await,
-            (None, false) => configured!(self, locks.mutex(self.name)).try_lock().await,
-        }
+            (None, true) => detachable!(self, locks.rwlock(self.name)).try_read().await,
+            (None, false) => detachable!(self, locks.mutex(self.name)).try_lock().await,
+        };
+        Ok(guard?.map(Taken::Lock))
+    }
+
+    fn numbered(&self, locks: &LockManager, slots: u32) -> Slots {
+        let slots = configured!(self, locks.slots(self.name, slots));
+        if self.args.resizable { slots.resizable() } else { slots }
     }
 
     fn semaphore(&self, locks: &LockManager, limit: u32) -> Semaphore {
@@ -194,36 +260,48 @@ impl<'a> LockRequest<'a> {
         &self,
         locks: &LockManager,
         limit: Option<Duration>,
-    ) -> Result<Option<Guard>, Error> {
+    ) -> Result<Option<Taken>, Error> {
+        if let Some(slots) = self.slots {
+            let slots = self.numbered(locks, slots);
+            let slot = match limit {
+                Some(limit) => slots.try_acquire_for(limit).await?,
+                None => Some(slots.acquire().await?),
+            };
+            return Ok(slot.map(Taken::Slot));
+        }
         let permits = self.args.permits.unwrap_or(1);
-        match (self.args.limit, self.args.shared, limit) {
+        let guard = match (self.args.limit, self.args.shared, limit) {
             (Some(permits_in_all), _, limit) => {
-                let semaphore = configured!(self, self.semaphore(locks, permits_in_all));
+                let semaphore = detachable!(self, self.semaphore(locks, permits_in_all));
                 match limit {
                     Some(limit) => semaphore.try_acquire_many_for(permits, limit).await,
                     None => semaphore.acquire_many(permits).await.map(Some),
                 }
             }
             (None, true, limit) => {
-                let lock = configured!(self, locks.rwlock(self.name));
+                let lock = detachable!(self, locks.rwlock(self.name));
                 match limit {
                     Some(limit) => lock.try_read_for(limit).await,
                     None => lock.read().await.map(Some),
                 }
             }
             (None, false, limit) => {
-                let lock = configured!(self, locks.mutex(self.name));
+                let lock = detachable!(self, locks.mutex(self.name));
                 match limit {
                     Some(limit) => lock.try_lock_for(limit).await,
                     None => lock.lock().await.map(Some),
                 }
             }
-        }
+        };
+        Ok(guard?.map(Taken::Lock))
     }
 
     /// Says, after a second, who is waited for, and when the backend does not answer; to a terminal,
     /// goes on showing it. Never returns.
     async fn tell(&self, locks: &LockManager) {
+        if let Some(progress) = self.progress() {
+            match progress.report(locks).await {}
+        }
         let subject = describe::subject(self.space(), self.name);
         if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
             let holder = async { output::note(self.first_line(locks).await) };

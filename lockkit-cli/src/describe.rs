@@ -68,6 +68,10 @@ pub(crate) fn claim(standing: &ClaimState) -> String {
         None => text.push_str(&format!(", for {}", duration(standing.queued_for))),
     }
     text.push_str(&format!(", expires in {}", duration(standing.expires_in)));
+    if !standing.lock_delay.is_zero() {
+        let delay = duration(standing.lock_delay);
+        text.push_str(&format!(", closed for {delay} after a loss"));
+    }
     if standing.broken {
         text.push_str(", broken: ends with its lease");
     }

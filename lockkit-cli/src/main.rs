@@ -10,8 +10,10 @@ mod exit;
 mod note;
 mod outage;
 mod output;
+mod progress;
 mod run;
 mod system;
+mod taken;
 #[cfg(feature = "top")]
 mod top;
 mod view;

@@ -10,7 +10,7 @@ use crate::exit::{ExitError, code};
 use crate::run::leftovers::Leftovers;
 
 /// A lock, or a semaphore.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub(crate) struct StateView<'a> {
     /// Where locks of several namespaces are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub(crate) struct StateView<'a> {
 }
 
 /// Who holds or waits.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct ClaimView<'a> {
     token: Token,
     mode: &'static str,
@@ -38,6 +38,9 @@ struct ClaimView<'a> {
     note: Option<&'a str>,
     ttl_ms: u64,
     expires_in_ms: u64,
+    /// How long the name stays closed when its holder loses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock_delay_ms: Option<u64>,
     /// Of holders.
     held_for_ms: Option<u64>,
     /// Of waiters.
@@ -68,6 +71,12 @@ impl<'a> StateView<'a> {
         }
     }
 
+    /// A lock of which nothing is known.
+    pub(crate) fn unknown(name: &'a str, space: Space) -> Self {
+        let (holders, waiters) = (Vec::new(), Vec::new());
+        Self { namespace: None, name, space, limit: None, holders, waiters, damaged: None }
+    }
+
     /// The same with what was left behind.
     pub(crate) fn with(mut self, leftovers: &'a Leftovers) -> Self {
         for holder in &mut self.holders {
@@ -96,6 +105,7 @@ impl<'a> ClaimView<'a> {
             note: standing.note.as_deref(),
             ttl_ms: ms(standing.ttl),
             expires_in_ms: ms(standing.expires_in),
+            lock_delay_ms: (!standing.lock_delay.is_zero()).then(|| ms(standing.lock_delay)),
             held_for_ms: standing.held_for.map(ms),
             waiting_for_ms: (!standing.holds()).then(|| ms(standing.queued_for)),
             position,

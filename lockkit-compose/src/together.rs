@@ -18,6 +18,7 @@ pub(crate) fn capabilities(backend: &'static str, all: &[&Capabilities]) -> Capa
     c.expiry_slack = longest(|c| c.expiry_slack).unwrap_or_default();
     c.fifo = false;
     c.permits = every(|c| c.permits);
+    c.slots = false;
     c.shorten = every(|c| c.shorten);
     c.namespaces = every(|c| c.namespaces);
     c.shared_between_processes = every(|c| c.shared_between_processes);

@@ -9,16 +9,21 @@ use tracing::Instrument;
 use crate::batcher::{NotSubmitted, Submission, Submitted};
 use crate::clock::Moment;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Attempted, BatchError, Patience};
+use crate::driver::{Acquisition, Attempted, BatchError, Grant, Patience};
 use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
 use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
 use crate::registry::{PendingGuard, Release};
 use crate::renewer;
-use crate::settings::{Settings, check_ttl};
+use crate::settings::check_ttl;
 use crate::shared::Core;
-use crate::{Claim, Error, Key, Lifetime, LossReason, Mode, Space, Token};
+use crate::state::with_lock_delay;
+use crate::{Claim, Error, Key, LossReason, Mode, Space, Token};
+
+mod options;
+
+pub(crate) use options::Options;
 
 /// What one lock operation asks for.
 pub(crate) struct Request<'a> {
@@ -26,44 +31,6 @@ pub(crate) struct Request<'a> {
     pub(crate) mode: Mode,
     pub(crate) options: &'a Options,
     pub(crate) labels: Labels,
-}
-
-/// What can be set for each lock.
-#[derive(Clone)]
-pub(crate) struct Options {
-    pub(crate) ttl: Duration,
-    pub(crate) wait_ttl: Duration,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) note: Option<Arc<str>>,
-    /// Whether it is renewed in the background while it is held.
-    pub(crate) auto_renew: bool,
-    pub(crate) detached: bool,
-    pub(crate) class: Option<&'static str>,
-    /// Whether the limit is the backend's to say, so that any number of permits may be asked for.
-    pub(crate) resizable: bool,
-}
-
-impl Options {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        Self {
-            ttl: settings.default_ttl(),
-            wait_ttl: settings.default_wait_ttl(),
-            max_hold: None,
-            note: None,
-            auto_renew: true,
-            detached: false,
-            class: None,
-            resizable: false,
-        }
-    }
-
-    fn lifetime(&self) -> Lifetime {
-        match (self.detached, self.auto_renew) {
-            (true, _) => Lifetime::Detached,
-            (false, true) => Lifetime::Renewed,
-            (false, false) => Lifetime::Fixed,
-        }
-    }
 }
 
 /// How long to wait for a lock.
@@ -129,6 +96,8 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
     let margin = core.margin();
     check_ttl("ttl", options.ttl, margin, capabilities)?;
     check_ttl("wait_ttl", options.wait_ttl, margin, capabilities)?;
+    options.check_combination()?;
+    check_ttl("ttl with its lock delay", options.hold_ttl(), margin, capabilities)?;
     if options.max_hold == Some(Duration::ZERO) {
         return Err(Error::config("a max_hold of zero holds nothing: use a longer one, or none"));
     }
@@ -209,17 +178,17 @@ impl<'a> Attempt<'a> {
         let claim = Claim::new(
             request.key.clone(),
             request.mode,
-            options.ttl,
+            options.hold_ttl(),
             options.wait_ttl,
             core.identity.clone(),
         );
         let claim = claim
-            .with_lifetime(options.lifetime())
-            .with_note(options.note.clone())
+            .with_lifetime(options.lifetime(core.driver().capabilities()))
+            .with_note(with_lock_delay(options.note.clone(), options.lock_delay))
             .with_resizable(options.resizable);
         let margin = core.margin();
-        let Options { auto_renew: renew, max_hold, .. } = *options;
-        let how = RecordOptions { margin, base, renew, max_hold, labels };
+        let Options { auto_renew: renew, max_hold, at_least, lock_delay, .. } = *options;
+        let how = RecordOptions { margin, base, renew, max_hold, at_least, lock_delay, labels };
         let claim = Arc::new(claim);
         Self {
             core,
@@ -287,6 +256,7 @@ impl<'a> Attempt<'a> {
                 Ok(AttemptResult::Busy)
             }
             Acquisition::Granted(grant) => {
+                self.check_lease(&grant)?;
                 let record = self.enlist(asked);
                 match record.grant(&grant, Some(asked)) {
                     LeaseLeft::Enough => self.hand_out(record),
@@ -301,6 +271,22 @@ impl<'a> Attempt<'a> {
                 Box::pin(self.wait(record)).await
             }
         }
+    }
+
+    /// Refuses a lease of which the lock delay would leave too little: a backend may give less than it is
+    /// asked for.
+    fn check_lease(&self, grant: &Grant) -> Result<(), Error> {
+        let delay = self.how.lock_delay;
+        let usable = self.claim.hold_ttl.saturating_sub(delay);
+        if delay.is_zero() || grant.ttl.saturating_sub(delay) >= usable / 2 {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{} gives a lease of {:?}, too little for a ttl of {usable:?} and a lock delay of {delay:?}: \
+             shorten them, or raise the longest lease of the server",
+            self.core.backend(),
+            grant.ttl
+        )))
     }
 
     fn enlist(&mut self, asked: Moment) -> Arc<ClaimRecord> {
@@ -397,6 +383,7 @@ impl<'a> Attempt<'a> {
     /// the last answer that the lease may be over), the backend is asked.
     async fn granted(&self, record: &ClaimRecord) -> Result<(), Error> {
         let grant = self.core.driver().granted(&self.claim).await?;
+        self.check_lease(&grant)?;
         if record.grant(&grant, None) != LeaseLeft::Nothing || record.is_over() {
             return Ok(());
         }
@@ -443,6 +430,7 @@ impl Drop for Attempt<'_> {
             not_before: now,
             give_up,
             ambiguous: self.ambiguous,
+            least: None,
         });
     }
 }

@@ -45,6 +45,9 @@ pub struct Capabilities {
     pub token_source: TokenSource,
     /// Whether semaphores work.
     pub permits: bool,
+    /// Whether [slots](crate::sync::Slots) work: a permit and a lock of one name, and a listing that shows all
+    /// that is held.
+    pub slots: bool,
     /// Whether semaphores can be given a limit that stays and can be changed while permits are out
     /// ([`LockDriver::resize`]).
     ///
@@ -97,6 +100,7 @@ impl Capabilities {
             fifo: true,
             token_source: TokenSource::Counter,
             permits: true,
+            slots: true,
             resize: false,
             shorten: false,
             raise: false,

@@ -2,9 +2,9 @@
 //! work with. A manager has checked its own.
 
 use crate::claim::MARK;
-use crate::name::{check_holder, check_note};
+use crate::name::{SLOTS, check_holder, check_note};
 use crate::settings::check_ttl;
-use crate::{BreakRecord, Capabilities, Claim, ClientIdentity, Error, Margin, Mode};
+use crate::{BreakRecord, Capabilities, Claim, ClientIdentity, Error, Margin, Mode, Space};
 
 impl Claim {
     /// Refuses what no backend of these capabilities can work with: ttls, counts of permits, texts
@@ -23,11 +23,16 @@ impl Claim {
                 return Err(Error::config("a semaphore gives one permit at least"));
             }
         }
+        let is_slot = self.key.space == Space::Lock && self.key.name.as_str().starts_with(SLOTS);
+        if is_slot && !capabilities.slots {
+            let (operation, backend) = ("slots", capabilities.backend);
+            return Err(Error::Unsupported { operation, backend });
+        }
         let ClientIdentity { host, program, .. } = &*self.identity;
         check_holder(host)?;
         check_holder(program)?;
         // What a composed driver added stands behind its mark.
-        self.note.iter().flat_map(|note| note.splitn(2, MARK)).try_for_each(check_note)
+        self.note.iter().flat_map(|note| note.splitn(3, MARK)).try_for_each(check_note)
     }
 }
 

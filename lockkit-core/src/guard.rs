@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::clock::unix_ms;
-use crate::driver::{ClaimEnd, Released, Renewal};
-use crate::error::{in_time, no_answer};
+use crate::clock::sleep_until;
+use crate::driver::{Released, Renewal};
+use crate::error::no_answer;
 use crate::held_lock::HeldLock;
-use crate::record::{ClaimRecord, GivenBack};
+use crate::record::ClaimRecord;
 use crate::shared::Core;
 use crate::ticket::Ticket;
-use crate::{BreakRecord, Error, FromLock, Lifetime, LossReason, Mode, observe};
+use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
 
-/// How long a release that found nothing waits for the reason.
-const EXPLANATION: Duration = Duration::from_secs(2);
+mod ending;
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -77,6 +76,11 @@ impl Guard {
         Self { holding }
     }
 
+    /// Changes how long it holds at least.
+    pub(crate) fn set_at_least(&self, at_least: Option<Duration>) {
+        self.holding.lease.record.set_at_least(at_least);
+    }
+
     /// It is about to be released together with others.
     pub(crate) fn expect_several(&self) {
         self.holding.core.registry.batcher.expect_several();
@@ -96,7 +100,9 @@ impl Guard {
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
     /// under it may have met another holder's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
-    /// releases, in a task of its own. One round trip; where the backend did not have the lock, a second
+    /// releases, in a task of its own. A lock with a least hold is left to a lease of the rest, or where the
+    /// backend cannot do so, held until then: see [`at_least`](crate::sync::Mutex::at_least). After a loss of
+    /// a lock with a [lock delay](crate::sync::Mutex::lock_delay) nothing is sent. One round trip; where the backend did not have the lock, a second
     /// one asks for the reason.
     ///
     /// # Cancel safety
@@ -120,7 +126,7 @@ impl Guard {
     pub fn detach(self) -> Result<Ticket, Error> {
         let token = self.token()?;
         let claim = self.holding.lease.record.claim();
-        if claim.lifetime != Lifetime::Detached {
+        if claim.lifetime != Lifetime::Detached || self.holding.lease.record.has_at_least() {
             let message = "only a lock made with .detached() can be detached; it was released";
             return Err(Error::config(message));
         }
@@ -215,7 +221,26 @@ impl HeldClaim {
         if registry.is_forked() {
             return Err(Error::Lost { reason: LossReason::Forked });
         }
+        if let Some(until) = record.least_end().filter(|_| record.loss().is_none()) {
+            match registry.can_leave_lease(&record.claim()) {
+                true => return self.leave_lease(until).await,
+                // Held and renewed until then.
+                false => tokio::select! {
+                    // A lease that is not renewed lasted for that time, and ends now.
+                    LossReason::Expired = record.lost(), if !record.is_renewed() => return Ok(()),
+                    _ = record.lost() => {}
+                    () = sleep_until(&**self.core.clock(), until) => {}
+                },
+            }
+        }
         let mut given = record.give_back();
+        if let Some(reason) = given.lost.clone().filter(|_| record.has_lock_delay()) {
+            // Whatever is left of the lease keeps the name closed.
+            self.releases_on_drop.store(false, Ordering::Relaxed);
+            registry.remove(given.claim.id, record);
+            registry.release_after_loss(record, &given);
+            return Err(Error::Lost { reason });
+        }
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
@@ -231,35 +256,6 @@ impl HeldClaim {
             (Err(error), None) => Err(error),
         }
     }
-
-    /// Why the backend did not have the claim when it was released. Asks whether it was broken.
-    async fn missing(&self, given: GivenBack) -> LossReason {
-        let now = self.core.clock().now();
-        let explained = in_time(self.core.backend(), EXPLANATION, self.break_of(&given)).await;
-        match explained {
-            Ok(Some(record)) => LossReason::Broken(record),
-            _ => given.missing(now),
-        }
-    }
-
-    async fn break_of(&self, given: &GivenBack) -> Result<Option<BreakRecord>, Error> {
-        let driver = self.core.driver();
-        match driver.renew_single(&given.claim).await? {
-            Renewal::Ended(ClaimEnd::Broken(record)) => return Ok(Some(record)),
-            Renewal::Ended(_) => {}
-            // An acquire of it that was under way arrived meanwhile.
-            _ => {
-                self.releases_on_drop.store(true, Ordering::Relaxed);
-                return Ok(None);
-            }
-        }
-        // A quorum forgets what it released. The last break of the lock is that of this claim if it
-        // was made since the grant; the clock of its maker may differ from this one.
-        let state = driver.inspect(&given.claim.key).await?;
-        let since = given.held_for.unwrap_or_default() + Duration::from_secs(60);
-        let earliest = u128::from(unix_ms()).saturating_sub(since.as_millis());
-        Ok(state.last_break.filter(|record| u128::from(record.at_unix_ms) >= earliest))
-    }
 }
 
 impl Drop for HeldClaim {
@@ -270,8 +266,12 @@ impl Drop for HeldClaim {
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        registry.remove(record.give_back().claim.id, record);
-        registry.release_of(record);
+        let given = record.give_back();
+        registry.remove(given.claim.id, record);
+        match given.lost.is_some() && record.has_lock_delay() {
+            true => registry.release_after_loss(record, &given),
+            false => registry.release_of(record),
+        }
     }
 }
 

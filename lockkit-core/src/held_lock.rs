@@ -108,6 +108,13 @@ impl HeldLock {
         self.record.remaining()
     }
 
+    /// How long it is to stay held yet although it is released, by a
+    /// [least hold](crate::sync::Mutex::at_least); zero when it has none, or that is over.
+    pub fn least_remaining(&self) -> Duration {
+        let end = self.record.least_end();
+        end.map_or(Duration::ZERO, |end| end.since(self.record.now()))
+    }
+
     /// The ttl that the backend gave, which may be longer than what was asked for. Zero when it is
     /// not held any more.
     pub fn granted_ttl(&self) -> Duration {

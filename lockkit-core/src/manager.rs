@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::shared::Core;
 use crate::sync::{
     Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
-    RwLock, Semaphore,
+    RwLock, Semaphore, Slots,
 };
 use crate::{Error, LossReason, Namespace};
 
@@ -135,6 +135,12 @@ impl LockManager {
         Reentrant::new(&self.core, Owner::new(owner.into(), &self.entrances))
     }
 
+    /// So many numbered slots under this name, each held by one client at a time. No I/O. The number of
+    /// slots must be the same wherever the name is in use. See [`Slots`].
+    pub fn slots(&self, name: impl AsRef<str>, slots: u32) -> Slots {
+        Slots::new(&self.core, name.as_ref(), slots)
+    }
+
     /// The register of this name: a value that a stale holder cannot overwrite. No I/O.
     pub fn register(&self, name: impl AsRef<str>) -> Register {
         Register::new(&self.core, name.as_ref())
@@ -179,7 +185,10 @@ impl LockManager {
     /// ([`LossReason::ShutDown`]); every later call is [`Error::Closed`].
     ///
     /// Requests under way are waited for, and released too. Where the backend does not answer, or
-    /// the future that asked is not polled, this returns when the leases are over.
+    /// the future that asked is not polled, this returns when the leases are over. It waits for a
+    /// [least hold](Mutex::at_least) where the backend cannot be left with it, and for the
+    /// [lock delay](Mutex::lock_delay) of a lock that was lost; a program that ends before leaves both to
+    /// the backend.
     ///
     /// In a fork of the process that made the manager it does nothing: all of it is the parent's.
     ///
@@ -194,7 +203,9 @@ impl LockManager {
         // First what waits: it must not be granted what is released here.
         records.sort_by_key(|record| !record.is_waiting());
         for record in records {
-            if record.lose(LossReason::ShutDown) {
+            if record.has_lock_delay() && record.loss().is_some() {
+                registry.release_after_loss(&record, &record.give_back());
+            } else if record.lose(LossReason::ShutDown) {
                 registry.release_of(&record);
             }
         }

@@ -171,6 +171,9 @@ impl Key {
 /// What the names of registers begin with in which lockkit's own primitives keep their state.
 const RESERVED: &str = "lockkit.";
 
+/// What the names of the locks of [slots](crate::sync::Slots) begin with.
+pub(crate) const SLOTS: &str = "lockkit.slot/";
+
 /// Whether a register of this name is one in which a primitive keeps its state.
 pub(crate) fn is_reserved(name: &Name) -> bool {
     name.as_str().starts_with(RESERVED)

@@ -116,6 +116,7 @@ impl Drop for Placed<'_> {
             not_before: now,
             give_up: now.after(self.claim.hold_ttl.max(self.claim.wait_ttl)),
             ambiguous: u32::from(!self.is_answered),
+            least: None,
         });
     }
 }

@@ -17,6 +17,7 @@ use crate::{Claim, LossReason, Token};
 mod loss;
 mod parts;
 mod state;
+mod stay;
 
 pub(crate) use parts::{GivenBack, RecordOptions};
 
@@ -31,6 +32,8 @@ pub(crate) struct ClaimRecord {
     base: u64,
     /// Whether it is renewed in the background while it is held.
     renew: bool,
+    /// How much of each lease is never trusted.
+    lock_delay: Duration,
     pub(crate) labels: Labels,
     /// Where it was asked for.
     runtime: Option<Handle>,
@@ -53,6 +56,9 @@ struct RecordState {
     handed_out: bool,
     /// How long it may hold at most, from the grant on.
     max_hold: Option<Duration>,
+    /// How long it holds at least, from the grant on, and when that is over.
+    at_least: Option<Duration>,
+    least_end: Option<Moment>,
     /// Requests that may put the claim into the queue again after its release, and until when.
     ambiguous: (u32, Moment),
     /// The run of a server that gave the last answer, where that is known; how many times faster than
@@ -104,7 +110,7 @@ impl ClaimRecord {
         how: RecordOptions,
     ) -> Self {
         let due = deadline::renewal_due(asked, claim.wait_ttl);
-        let RecordOptions { margin, base, renew, max_hold, labels } = how;
+        let RecordOptions { margin, base, renew, max_hold, at_least, lock_delay, labels } = how;
         let ambiguous = (0, asked);
         let phase = ClaimPhase::Waiting;
         let state = RecordState {
@@ -117,6 +123,8 @@ impl ClaimRecord {
             failing: None,
             handed_out: false,
             max_hold,
+            at_least,
+            least_end: None,
             ambiguous,
             run: None,
             rate: 1.0,
@@ -125,7 +133,7 @@ impl ClaimRecord {
         observe::waiting(labels, 1.0);
         let (state, changed) = (Mutex::new(state), Notify::new());
         let runtime = Handle::try_current().ok();
-        Self { state, changed, margin, clock, base, renew, labels, runtime }
+        Self { state, changed, margin, clock, base, renew, lock_delay, labels, runtime }
     }
 
     fn state(&self) -> MutexGuard<'_, RecordState> {
@@ -180,7 +188,8 @@ impl ClaimRecord {
         let asked = asked.unwrap_or(state.asked);
         let is_fast = state.rate > 1.0;
         // How long the lease lasts by our clock.
-        let ours = Grant { ttl: grant.ttl.div_f64(state.rate), ..*grant };
+        let leased = grant.ttl.saturating_sub(self.lock_delay);
+        let ours = Grant { ttl: leased.div_f64(state.rate), ..*grant };
         let until = deadline::grant_until(&ours, asked, self.margin);
         let (max_hold, handed_out) = (state.max_hold, state.handed_out);
         let is_latest = asked >= state.asked;
@@ -195,7 +204,7 @@ impl ClaimRecord {
                 };
                 let stop = max_hold.map_or(NEVER, |d| now.after(d));
                 let deadline = until.min(stop);
-                let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
+                let (ttl, lowered) = (leased, Moment::from_nanos(0));
                 let h = HeldLease { token, ttl, deadline, until, granted_at: now, stop, lowered };
                 *phase = ClaimPhase::Holding(h);
                 self.changed.notify_waiters();
@@ -210,7 +219,7 @@ impl ClaimRecord {
                 if asked < h.lowered {
                     return LeaseLeft::Enough;
                 }
-                h.ttl = grant.ttl;
+                h.ttl = leased;
                 // An answer that it holds never ends it.
                 h.until = match is_fast && is_latest && until > now {
                     true => until,
@@ -220,6 +229,9 @@ impl ClaimRecord {
                 *h
             }
         };
+        if state.least_end.is_none() {
+            state.least_end = state.at_least.map(|d| holding.granted_at.after(d));
+        }
         (state.failures, state.failing) = (0, None);
         state.doubt = is_fast.then_some(LossReason::ClockJump);
         state.asked = state.asked.max(asked);
@@ -261,7 +273,7 @@ impl ClaimRecord {
         let state = self.state();
         let ttl = match &state.phase {
             ClaimPhase::Holding(h) => h.ttl,
-            _ => state.claim.hold_ttl,
+            _ => state.claim.hold_ttl.saturating_sub(self.lock_delay),
         };
         ttl.saturating_sub(self.margin.of(ttl))
     }

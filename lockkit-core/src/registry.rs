@@ -22,6 +22,8 @@ use crate::record::{ClaimRecord, NEVER};
 use crate::runtimes::Runtimes;
 use crate::{Claim, Error, LossReason, Name, observe};
 
+mod release;
+
 /// How long a release waits for its answer before it is asked for again.
 const RELEASE: Duration = Duration::from_secs(5);
 
@@ -73,6 +75,9 @@ pub(crate) struct Release {
     /// How many requests that got no answer may still reach the backend after the release, and put the
     /// claim in again. Then it is released again and again.
     pub(crate) ambiguous: u32,
+    /// It is to stay held until then: its lease is shortened to that where the backend can, and it is not
+    /// released before.
+    pub(crate) least: Option<Moment>,
 }
 
 /// How much is not done yet of what a shutdown waits for.
@@ -316,26 +321,14 @@ impl Registry {
         self.pending.count.load(Ordering::SeqCst)
     }
 
-    /// Has a claim released in the background. Works outside a runtime too: then the renewer does
-    /// it when it runs, and the lease ends by itself when it does not.
-    pub(crate) fn release(&self, release: Release) {
-        let pending = PendingGuard::new(&self.pending);
-        locked(&self.releases).push((release, pending));
-        self.wake.notify_one();
-    }
-
-    /// The same at once, of a claim that was held, or waited for, under this record.
-    pub(crate) fn release_of(&self, record: &ClaimRecord) {
-        let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
-        let not_before = self.clock.now();
-        let give_up = not_before.after(claim.hold_ttl);
-        self.release(Release { claim, not_before, give_up, ambiguous });
-    }
-
     /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.
     pub(crate) fn renewed(&self, record: &Arc<ClaimRecord>, answer: &Renewal, sent: Moment) {
+        let lease_end = record.lease_end();
         if record.renewed(answer, sent) {
             self.remove(record.claim().id, record);
+            if let Some(lease_end) = lease_end.filter(|_| record.has_lock_delay()) {
+                self.release_at(record.claim(), lease_end);
+            }
             if let Some(why) = record.loss() {
                 observe::lost(record.labels, &record.claim(), &why);
             }
@@ -385,10 +378,6 @@ impl Registry {
         if let Some(why) = judged.doubt(None) {
             observe::in_doubt(self.backend(), &why, count);
         }
-    }
-
-    pub(crate) fn take_releases(&self) -> Vec<(Release, PendingGuard)> {
-        std::mem::take(&mut *locked(&self.releases))
     }
 
     /// Returns when nothing is asked for any more and the backend has answered every release, or
@@ -444,8 +433,7 @@ impl Registry {
         for ((why, lease_end), record) in over {
             let claim = record.claim();
             observe::lost(record.labels, &claim, &why);
-            let give_up = lease_end.after(claim.hold_ttl);
-            self.release(Release { claim, not_before: lease_end, give_up, ambiguous: 0 });
+            self.release_at(claim, lease_end);
         }
     }
 

@@ -11,16 +11,16 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::LossReason;
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
-use crate::driver::Released;
+use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
 use crate::observe;
 use crate::outage::NOTABLE;
 use crate::record::{ClaimRecord, NEVER};
 use crate::registry::{PendingGuard, Registry, Release};
 use crate::runtimes::{Beating, Runtimes, interval, patience};
+use crate::{Claim, Error, LossReason};
 
 enum Job {
     Renewal,
@@ -247,6 +247,12 @@ fn due(registry: &Registry, now: Moment) -> Vec<Arc<ClaimRecord>> {
 }
 
 async fn renew(registry: Arc<Registry>, batch: Vec<Arc<ClaimRecord>>) {
+    // A renewal of a lost claim would keep its name closed for longer than its lock delay.
+    let mut batch = batch;
+    batch.retain(|record| !record.has_lock_delay() || record.loss().is_none());
+    if batch.is_empty() {
+        return;
+    }
     let sent = registry.clock.now();
     // What is over already sets no limit to the others.
     let remaining =
@@ -283,9 +289,16 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<ClaimRecord>>) {
 /// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
 /// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard) {
-    let Release { claim, not_before, give_up, mut ambiguous } = order;
+    let Release { claim, not_before, give_up, mut ambiguous, least } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
+    if let Some(until) = least {
+        // A request under way could lengthen a lease that was shortened before.
+        if ambiguous == 0 && left_lease(&registry, &claim, until).await {
+            return;
+        }
+        sleep_until(&*registry.clock, until).await;
+    }
     let (mut round, mut failed) = (0, false);
     loop {
         round += 1;
@@ -313,4 +326,20 @@ async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard)
         }
         tokio::time::sleep(registry.batcher.backoff(round)).await;
     }
+}
+
+/// Leaves a claim to a lease that ends at `until`; `false` when that is over, or the backend cannot.
+async fn left_lease(registry: &Registry, claim: &Arc<Claim>, until: Moment) -> bool {
+    let mut failures = 0;
+    while registry.can_leave_lease(claim) && registry.clock.now() < until {
+        let sent = registry.clock.now();
+        match registry.watched(registry.leave_lease(claim, until)).await {
+            Ok(Renewal::Holds(_) | Renewal::Ended(_)) => return true,
+            Ok(Renewal::Waits { .. }) | Err(Error::Unsupported { .. }) => return false,
+            Err(error) => registry.note("release", sent, &error),
+        }
+        failures += 1;
+        tokio::time::sleep(registry.batcher.backoff(failures)).await;
+    }
+    false
 }

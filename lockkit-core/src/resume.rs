@@ -1,6 +1,7 @@
 //! Detached locks: a manager goes on with one that a ticket stands for, or releases it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::driver::{Released, Renewal};
 use crate::observe::Labels;
@@ -80,7 +81,15 @@ async fn renew(
         Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
-    let how = RecordOptions { margin: core.margin(), base, renew: true, max_hold: None, labels };
+    let how = RecordOptions {
+        margin: core.margin(),
+        base,
+        renew: true,
+        max_hold: None,
+        at_least: None,
+        lock_delay: Duration::ZERO,
+        labels,
+    };
     let record = Arc::new(ClaimRecord::new(claim.clone(), sent, core.clock().clone(), how));
     let fresh = match record.grant(&grant, Some(sent)) {
         LeaseLeft::Enough => Ok(true),

@@ -24,6 +24,7 @@ pub struct Settings {
     ttl: Option<Duration>,
     wait_ttl: Option<Duration>,
     namespace: Option<String>,
+    lock_delay: Option<Duration>,
     pub(crate) identity: Option<ClientIdentity>,
     pub(crate) margin: Option<Margin>,
     pub(crate) id: Option<String>,
@@ -44,6 +45,14 @@ impl Settings {
     /// How long a waiter that died blocks those behind it; 10 s unless set.
     pub fn wait_ttl(mut self, ttl: Duration) -> Self {
         self.wait_ttl = Some(ttl);
+        self
+    }
+
+    /// How long a lock stays closed after its guard was lost, and not after a release; not at all unless
+    /// set. Every lock can have its own: [`Mutex::lock_delay`](crate::sync::Mutex::lock_delay) says what it
+    /// means.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = Some(delay);
         self
     }
 
@@ -85,6 +94,11 @@ impl Settings {
     /// The ttl of waiting claims that set none of their own.
     pub fn default_wait_ttl(&self) -> Duration {
         self.wait_ttl.unwrap_or(Duration::from_secs(10))
+    }
+
+    /// The lock delay of locks that set none of their own.
+    pub fn default_lock_delay(&self) -> Duration {
+        self.lock_delay.unwrap_or_default()
     }
 
     /// The namespace that was set.

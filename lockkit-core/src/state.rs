@@ -1,5 +1,6 @@
 //! What can be seen of a lock from outside: plain data for people and programs, without ids.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -85,6 +86,20 @@ impl LockState {
     }
 }
 
+/// What a lock delay, in milliseconds, follows in a note.
+const LOCK_DELAY: &str = "delay=";
+
+/// The note of a claim with this lock delay, which is shown with the claim and stored nowhere else.
+pub(crate) fn with_lock_delay(note: Option<Arc<str>>, delay: Duration) -> Option<Arc<str>> {
+    match delay.is_zero() {
+        true => note,
+        false => {
+            let text = note.as_deref().unwrap_or_default();
+            Some(format!("{text}{MARK}{LOCK_DELAY}{}", delay.as_millis()).into())
+        }
+    }
+}
+
 /// One claim of a list, as people may see it.
 ///
 /// ```
@@ -121,6 +136,8 @@ pub struct ClaimState {
     pub held_for: Option<Duration>,
     /// Whether it was broken gracefully and is only kept until its lease ends.
     pub broken: bool,
+    /// How long the name stays closed when its holder loses it: a part of the lease behind the ttl.
+    pub lock_delay: Duration,
 }
 
 impl ClaimState {
@@ -136,6 +153,7 @@ impl ClaimState {
             queued_for: Duration::ZERO,
             held_for: None,
             broken: false,
+            lock_delay: Duration::ZERO,
         }
     }
 
@@ -144,12 +162,19 @@ impl ClaimState {
         self.held_for.is_some()
     }
 
-    /// Removes from the note what a composed driver added to it, from the last [`MARK`] on.
+    /// Removes from the note what stands behind its first [`MARK`]: what a composed driver added to it, and
+    /// the lock delay, which becomes [`lock_delay`](Self::lock_delay) and is taken off the ttl.
     pub fn unmark(&mut self) {
         if let Some(note) = &mut self.note
-            && let Some(at) = note.rfind(MARK)
+            && let Some((text, marks)) = note.split_once(MARK)
         {
-            note.truncate(at);
+            let delay =
+                marks.split(MARK).find_map(|mark| mark.strip_prefix(LOCK_DELAY)?.parse().ok());
+            if let Some(delay) = delay.map(Duration::from_millis) {
+                self.lock_delay = delay;
+                self.ttl = self.ttl.saturating_sub(delay);
+            }
+            *note = text.to_owned();
         }
         self.note.take_if(|note| note.is_empty());
     }

@@ -244,3 +244,16 @@ async fn a_lease_takes_no_more_keys_than_can_be_listed() {
     let renewed = driver.renew(&claims[2_200..]).await.unwrap();
     assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Holds(_)))));
 }
+
+#[tokio::test]
+async fn a_slot_whose_first_try_wins_takes_three_round_trips_and_its_release_two() {
+    let (_server, proxy, driver) = warm().await;
+    let locks = LockManager::new(driver);
+    locks.slots("gpu", 4).acquire().await.unwrap().release().await.unwrap();
+    let (slot, cost) = counted(&proxy, locks.slots("gpu", 4).acquire()).await;
+    assert_eq!(cost.round_trips, 3, "permit, listing, lock: {cost:?}");
+    let (released, cost) = counted(&proxy, slot.unwrap().release()).await;
+    released.unwrap();
+    assert_eq!(cost.round_trips, 2, "lock, permit: {cost:?}");
+    locks.shutdown().await;
+}

@@ -66,4 +66,6 @@ families! {
     inspect_on_valkey inspect
     register_on_valkey register
     robust_on_valkey robust
+    slots_on_valkey slots
+    stay_on_valkey stay
 }

@@ -68,13 +68,18 @@ function claimState(it: Json): ClaimState {
     permits: optional(it["permits"], number),
     limit: optional(it["limit"], number),
     holder: holder(object(it["holder"])),
-    note: optional(it["note"], text),
+    note: writtenNote(optional(it["note"], text)),
     ttl: number(it["ttl_ms"]),
     expiresIn: number(it["expires_in_ms"]),
     queuedFor: number(it["queued_for_ms"]),
     heldFor: optional(it["held_for_ms"], number),
     broken: boolean(it["broken"]),
   };
+}
+
+/** The note as it was given: lockkit's own marks follow a control character. */
+function writtenNote(note: string | undefined): string | undefined {
+  return note?.split("\u001f")[0] || undefined;
 }
 
 /** What tells two queues apart, of one claim. */

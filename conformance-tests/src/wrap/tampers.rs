@@ -82,6 +82,11 @@ impl Severed {
     pub fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
+
+    /// Lets everything through again.
+    pub fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
 }
 
 #[async_trait]

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::{duration, lease, positive_duration, term};
 use crate::exit::code;
+use crate::progress::ProgressFormat;
 
 /// How to take a lock.
 #[derive(Args, Clone, Debug)]
@@ -34,12 +35,32 @@ pub(crate) struct LockArgs {
     pub(crate) permits: Option<u32>,
 
     /// How many permits the semaphore has: the same for all clients
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, group = "counted", value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
 
-    /// With --limit: M is only the first limit, until `lockkit resize` changes it
-    #[arg(long, requires = "limit")]
+    /// With --limit or --slots: the number is only the first one, until `lockkit resize` changes it
+    #[arg(long, requires = "counted")]
     pub(crate) resizable: bool,
+
+    /// Keep the lock for so long from when it is acquired, although the command ends sooner
+    ///
+    /// For a short job that several hosts start by clocks that differ: longer than these differ, and with
+    /// --try. The exit code of the command changes nothing. A crash closes the name for that time too.
+    #[arg(long, value_name = "DUR", value_parser = positive_duration)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// Keep the lock closed for so long after it was lost, not after a release
+    ///
+    /// Time for what the command may have left under way. A lock of a host that crashed is free after the
+    /// ttl and this. All clients of a lock should use the same.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) lock_delay: Option<Duration>,
+
+    /// Report on stderr while waiting: the place in the queue, who holds the lock, for how long this has
+    /// waited, and errors of the backend; at each change and every 10 s
+    #[arg(long, value_name = "FORMAT", value_enum, num_args = 0..=1, require_equals = true,
+        default_missing_value = "text")]
+    pub(crate) progress: Option<ProgressFormat>,
 
     /// Why the lock is taken, for others to see; '' for none [default of run: the user and the
     /// command line, without what looks like a secret]
@@ -95,6 +116,14 @@ pub(crate) struct RunArgs {
     /// less than --max-hold [default: 5s, or a quarter of the shorter of the two if that is less]
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
+
+    /// Take one of N numbered slots: the command finds its number, 0 to N - 1, in LOCKKIT_SLOT
+    ///
+    /// Each number is held by one command at a time, the lowest free one first: for worker ids, devices,
+    /// ports. N is the same for all clients. LOCKKIT_TOKEN is the token of that number.
+    #[arg(long, group = "counted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["shared", "permits", "limit", "only_once", "forget"])]
+    pub(crate) slots: Option<u32>,
 
     /// Run it once for this NAME, on whichever host comes first: where the command has ended with 0,
     /// do nothing, and end with 0
@@ -169,13 +198,17 @@ Examples:
   lockkit run --try nightly -- ./backup.sh --full
   lockkit run --wait 1h30m --note 'release 7' deploy -c 'make && make push'
   lockkit run --limit 5 importers -- ./import            a semaphore: five at a time
+  lockkit run --slots 4 gpu -c 'CUDA_VISIBLE_DEVICES=$LOCKKIT_SLOT ./train'
+  lockkit run --try --at-least 1m hourly -- ./report     on one host, although their clocks differ
   lockkit run --once 2026-11-21/report -- ./report       on one of the hosts that start it";
 
 const RUN_HELP: &str = "\
 The command runs with stdin, stdout and stderr as they are, in a process group of its own, and finds \
 LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_NAMESPACE the backend \
 of its lock (unless the URL contains a secret and was given with --url). The lock is renewed while the \
-command runs and released when it ends, however it ends.
+command runs and released when it ends, however it ends. --at-least keeps it for longer: on a backend \
+whose leases need no process (Redis, PostgreSQL, MySQL, MariaDB, SQLite) lockkit ends with the command all \
+the same; elsewhere it stays until then, and a signal that asks it to end makes it leave without a release.
 
 The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
 and SIGKILL --kill-after later at most; when the backend does not answer, SIGKILL comes before the last \

@@ -32,12 +32,24 @@ pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result
             "nobody could read the ticket, since stdout is closed or /dev/null: nothing was taken",
         ));
     }
+    for (option, given) in
+        [("--at-least", args.take.at_least), ("--lock-delay", args.take.lock_delay)]
+    {
+        if given.is_some() {
+            return Err(ExitError::usage(format!(
+                "{option} is for a lock that lockkit itself holds, and the ticket outlives it: use \
+                 `lockkit run`, or a longer --ttl"
+            )));
+        }
+    }
     let take = LockRequest::new(&args.name, &args.take, None, true);
     let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
     take.rehearse(&backend).await?;
     let locks = take.connect(&backend).await?;
     let result = async {
-        let ticket = take.take(&locks, &mut Signals::ending()?).await?.detach()?;
+        let taken = take.take(&locks, &mut Signals::ending()?).await?.into_lock();
+        let no_slot = || ExitError::usage("a slot has no ticket: use `lockkit run --slots`");
+        let ticket = taken.ok_or_else(no_slot)?.detach()?;
         let line = match args.json {
             true => json(&TicketView::of(&ticket))?,
             false => ticket.to_string(),

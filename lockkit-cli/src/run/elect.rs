@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use lockkit::Guard;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -18,6 +17,7 @@ use crate::backend::Backend;
 use crate::exit::{Ending, ExitError, code};
 use crate::output::{self, printable};
 use crate::system;
+use crate::taken::Taken;
 
 /// The time between the end of a command and the next candidacy: others go first, and a command
 /// that fails at once does not spin.
@@ -44,7 +44,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
         let mut signals = Signals::ending()?;
         loop {
             let guard = take.take(&locks, &mut signals).await?;
-            output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
+            output::note(format!("leads {:?} with token {}", args.name, guard.lease().token()?));
             job.environment = environment(&guard, held::held(), &backend, &take)?;
             let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await;
             if let Some(ending) = conclude(guard, ended?, &args.name).await {
@@ -79,7 +79,7 @@ async fn leader(args: &ElectArgs, backend: &BackendArgs) -> Result<u8, ExitError
 }
 
 /// Resigns, and says what came of the term; how to end when that was the last one.
-async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Option<Ending> {
+async fn conclude(guard: Taken, ended: hold::Outcome, name: &str) -> Option<Ending> {
     let resigned = guard.release().await;
     let code = ended.end.code();
     // Ctrl-C at a prompt reaches the command alone, which has the terminal.
@@ -108,6 +108,9 @@ fn candidacy(args: &ElectArgs) -> LockArgs {
         permits: None,
         limit: None,
         resizable: false,
+        at_least: None,
+        lock_delay: None,
+        progress: None,
         note: args.value.clone(),
         busy_exit_code: code::BUSY,
     }

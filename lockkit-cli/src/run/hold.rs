@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use lockkit::clock::{Clock, ClockPair, Moment, SteadyClock};
-use lockkit::{HeldLock, LockManager, LossReason};
+use lockkit::{LockManager, LossReason};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -19,6 +19,7 @@ use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
 use crate::args::acquire::Leftovers;
 use crate::exit::ExitError;
+use crate::taken::TakenLease;
 use crate::{describe, output};
 
 /// How a command under a lock ended.
@@ -33,7 +34,7 @@ pub(crate) struct Outcome {
 /// A command that runs under a lock.
 pub(crate) struct Hold<'a> {
     locks: LockManager,
-    lease: HeldLock,
+    lease: TakenLease,
     hold_limit: HoldLimit,
     /// When it began to hold, at the earliest; its last moment is counted from there.
     began: Moment,
@@ -80,7 +81,7 @@ impl<'a> Hold<'a> {
     /// Starts the command. When this returns, it runs and is guarded.
     pub(crate) fn begin(
         locks: LockManager,
-        lease: HeldLock,
+        lease: TakenLease,
         hold_limit: HoldLimit,
         job: &Job,
         ending: &'a mut Signals,
@@ -216,7 +217,7 @@ impl<'a> Hold<'a> {
             leftover.announced = true;
             announce(leftovers, &self.group.processes());
             if leftovers == Leftovers::Wait {
-                let (locks, lease) = (self.locks.clone(), self.lease.clone());
+                let (locks, lease) = (self.locks.clone(), self.lease.lock().clone());
                 leftover._notice = Some(Notice::begin(locks, lease, self.group.id()));
             }
             // Its keys are to reach this process, which ends what ignores them.
@@ -345,7 +346,7 @@ fn announce(leftovers: Leftovers, processes: &[String]) {
 }
 
 /// When the command is to be ended if nothing is heard of the lock any more.
-fn due(lease: &HeldLock, kill_after: Duration, lead: Duration) -> Due {
+fn due(lease: &TakenLease, kill_after: Duration, lead: Duration) -> Due {
     // The clocks are read before what is left: so the sums are never too late.
     let now = ClockPair::now();
     let deadline = now.after(lease.remaining());

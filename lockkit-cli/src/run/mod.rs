@@ -22,14 +22,16 @@ mod terminal;
 
 use std::time::Duration;
 
-use lockkit::{Error, Guard, LockManager};
-use tokio::time::timeout;
+use lockkit::{Error, LockManager};
+use rustix::process::Signal;
+use tokio::time::{sleep, timeout};
 
 use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
 use crate::args::acquire::{LockArgs, RunArgs};
 use crate::backend::Backend;
 use crate::exit::{Ending, ExitError};
+use crate::taken::Taken;
 use crate::{describe, note, outage, output, system};
 use held::Held;
 use hold::Hold;
@@ -50,7 +52,7 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
     let backend = backend.for_command(&command[0]);
     let note = args.take.note.clone().unwrap_or_else(|| note::of_command(&command));
     let options = LockArgs { note: Some(note), ..args.take.clone() };
-    let take = LockRequest::new(&args.name, &options, args.max_hold, false);
+    let take = LockRequest::new(&args.name, &options, args.max_hold, false).slots(args.slots);
     take.rehearse(&backend).await?;
     let hold_limit = HoldLimit::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
     system::is_usable()?;
@@ -80,11 +82,21 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
         let job = Job { command, environment, contained, leftovers };
         let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
-            once.decide(&guard).await?;
+            once.decide(guard.lease().lock()).await?;
         }
-        conclude(guard, ended, &args.name).await
+        if ended.lost.is_some() && args.take.lock_delay.is_some() {
+            // Whatever is left of its lease keeps the name closed, without this process.
+            take.leave();
+        }
+        match stay(&locks, &take, &guard, &ended, &mut signals).await {
+            Some(signal) => Ok(Ending::Signal(signal)),
+            None => conclude(guard, ended, &args.name).await,
+        }
     }
     .await;
+    if take.is_left() {
+        return result;
+    }
     if result.is_ok() {
         let _ = timeout(LAST_WORD, told).await;
     }
@@ -138,39 +150,67 @@ impl HoldLimit {
 
 /// What a command finds in its environment under a lock that is held.
 fn environment(
-    guard: &Guard,
+    guard: &Taken,
     held: Vec<Held>,
     backend: &Backend,
     take: &LockRequest<'_>,
 ) -> Result<Vec<(&'static str, Option<String>)>, ExitError> {
-    let one = Held::new(backend, guard.mode(), take.name, guard.token()?);
-    Ok(nested::environment(held, one, backend))
+    nested::environment(held, take.name, &guard.lease(), backend)
 }
 
 /// Runs the command under a lock that is held, to the end of all that it started.
 async fn under(
     locks: &LockManager,
-    guard: &Guard,
+    guard: &Taken,
     hold_limit: HoldLimit,
     job: &Job,
     signals: &mut Signals,
 ) -> Result<hold::Outcome, ExitError> {
-    let token = guard.token()?;
+    let lease = guard.lease();
+    let token = lease.token()?;
     // The lease of a lock that was waited for counts from the last renewal in the queue: of a short one,
     // so little may be left that the command would be ended before the first renewal.
-    if guard.remaining() < guard.granted_ttl() / 3 * 2 {
-        guard.renew().await?;
+    if lease.remaining() < lease.granted_ttl() / 3 * 2 {
+        lease.renew().await?;
     }
-    let subject = describe::subject(guard.mode().space(), guard.name().as_str());
+    let lock = lease.lock();
+    let subject = describe::subject(lock.mode().space(), lock.name().as_str());
     output::detail(format!("acquired {subject} with token {token}"));
-    match Hold::begin(locks.clone(), guard.lease(), hold_limit, job, signals) {
+    match Hold::begin(locks.clone(), lease, hold_limit, job, signals) {
         Ok(hold) => hold.until_the_end().await,
         Err(error) => Err(ExitError::os("cannot start the command", error)),
     }
 }
 
+/// Waits for the end of --at-least where the lock cannot be left to the backend. A signal that asks this
+/// process to end makes it leave without a release, so that the lease lasts.
+async fn stay(
+    locks: &LockManager,
+    take: &LockRequest<'_>,
+    guard: &Taken,
+    ended: &hold::Outcome,
+    signals: &mut Signals,
+) -> Option<Signal> {
+    let rest = guard.lease().least_remaining();
+    let can = locks.capabilities();
+    if ended.lost.is_some() || rest.is_zero() || (can.detached && can.shorten) {
+        return None;
+    }
+    take.stays(rest);
+    let lease = guard.lease();
+    tokio::select! {
+        biased;
+        signal = signals.next() => {
+            take.leave();
+            Some(signal)
+        }
+        _ = lease.lost() => None,
+        () = sleep(rest) => None,
+    }
+}
+
 /// Releases, and finds how to end.
-async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<Ending, ExitError> {
+async fn conclude(guard: Taken, ended: hold::Outcome, name: &str) -> Result<Ending, ExitError> {
     let lost = |why: &dyn std::fmt::Display| {
         let sentence = format!("the lock {name:?} was lost while the command ran: {why}");
         ExitError::new(crate::exit::code::LOST, sentence)

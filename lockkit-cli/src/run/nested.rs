@@ -8,6 +8,7 @@ use super::held::{HELD, Held};
 use crate::backend::Backend;
 use crate::describe;
 use crate::exit::ExitError;
+use crate::taken::TakenLease;
 
 impl Held {
     pub(crate) fn new(backend: &Backend, mode: Mode, name: &str, token: Token) -> Self {
@@ -76,17 +77,26 @@ pub(crate) fn refuse(
 /// The variables for a command that runs under one more, and those that it must not have.
 pub(crate) fn environment(
     mut held: Vec<Held>,
-    one: Held,
+    name: &str,
+    lease: &TakenLease,
     backend: &Backend,
-) -> Vec<(&'static str, Option<String>)> {
+) -> Result<Vec<(&'static str, Option<String>)>, ExitError> {
     let mut variables = backend.handed_on();
+    let token = lease.token()?;
     variables.extend([
-        ("LOCKKIT_NAME", Some(one.name.clone())),
-        ("LOCKKIT_TOKEN", Some(one.token.to_string())),
+        ("LOCKKIT_NAME", Some(name.to_owned())),
+        ("LOCKKIT_TOKEN", Some(token.to_string())),
+        // That of an outer command is not this one's.
+        ("LOCKKIT_SLOT", lease.slot().map(|slot| slot.number().to_string())),
     ]);
-    held.push(one);
+    if let Some(slot) = lease.slot() {
+        let permit = slot.permit();
+        held.push(Held::new(backend, permit.mode(), name, permit.token()?));
+    }
+    let lock = lease.lock();
+    held.push(Held::new(backend, lock.mode(), lock.name().as_str(), token));
     if let Ok(text) = serde_json::to_string(&held) {
         variables.push((HELD, Some(text)));
     }
-    variables
+    Ok(variables)
 }

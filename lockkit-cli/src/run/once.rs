@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lockkit::{Guard, LockManager};
+use lockkit::{HeldLock, LockManager};
 
 use crate::backend::Backend;
 use crate::exit::{ExitError, code};
@@ -48,8 +48,8 @@ impl<'a> Once<'a> {
     }
 
     /// Notes that it is done.
-    pub(super) async fn decide(&self, guard: &Guard) -> Result<(), ExitError> {
-        match self.once.decide(guard, "0").await {
+    pub(super) async fn decide(&self, lease: &HeldLock) -> Result<(), ExitError> {
+        match self.once.decide(lease, "0").await {
             Ok(_) => Ok(()),
             Err(error) => {
                 let name = self.name;

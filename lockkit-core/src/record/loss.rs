@@ -8,6 +8,7 @@
 //!   is renewed at once, and its deadline is lowered to a third of its ttl where another server answers.
 
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use super::parts::GivenBack;
 use super::{ClaimPhase, ClaimRecord, NEVER, RecordState};
@@ -87,6 +88,10 @@ impl ClaimRecord {
         let now = self.clock.now();
         let state = self.state();
         let over = reason_of_the_end(&state);
+        let ttl = match &state.phase {
+            ClaimPhase::Holding(h) => h.ttl,
+            _ => Duration::ZERO,
+        };
         let (lost, held_for, trusted) = match &state.phase {
             ClaimPhase::Holding(h) => {
                 let lost = (now >= h.deadline).then(|| over.clone());
@@ -97,7 +102,7 @@ impl ClaimRecord {
         };
         let claim = state.claim.clone();
         self.end(state, None);
-        GivenBack { claim, lost, held_for, trusted, over }
+        GivenBack { claim, lost, held_for, ttl, trusted, over }
     }
 
     fn end(&self, mut state: MutexGuard<'_, RecordState>, why: Option<LossReason>) -> bool {
@@ -130,7 +135,7 @@ impl ClaimRecord {
                 true => now,
                 false => h.deadline.after(self.margin.of(h.ttl)),
             };
-            (why, lease_end)
+            (why, lease_end.after(self.lock_delay))
         };
         self.lose(why.clone()).then_some((why, lease_end))
     }

@@ -15,6 +15,9 @@ pub(crate) struct RecordOptions {
     pub(crate) base: u64,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
+    /// How much of the lease is never trusted: for so long the name stays closed after a loss.
+    pub(crate) lock_delay: Duration,
     pub(crate) labels: Labels,
 }
 
@@ -24,6 +27,7 @@ pub(crate) struct GivenBack {
     /// Why it was lost before that, if it was.
     pub(crate) lost: Option<LossReason>,
     pub(crate) held_for: Option<Duration>,
+    pub(crate) ttl: Duration,
     /// Until when it could be trusted, and what became of it after that.
     pub(super) trusted: Moment,
     pub(super) over: LossReason,

@@ -107,6 +107,32 @@ macro_rules! options {
             self
         }
 
+        /// Keeps the lock held for so long at least, counted from the grant, although it is released sooner:
+        /// for a short job that several hosts start by clocks that differ.
+        ///
+        /// The lease asked for is the greater of this and the ttl from the first request on, so a process
+        /// that dies leaves a lock that stays held for that time. Where leases are the claims' own
+        /// ([`Capabilities::detached`](crate::Capabilities::detached) and
+        /// [`shorten`](crate::Capabilities::shorten)), a release leaves the rest to the backend and returns;
+        /// elsewhere it holds the lock until then, and a guard that is dropped is released then, as long as
+        /// the process lives. Not kept after a loss or a break. Not with [`detached`](Self::detached).
+        pub fn at_least(mut self, hold: std::time::Duration) -> Self {
+            self.handle.options.at_least = Some(hold);
+            self
+        }
+
+        /// Keeps the lock closed for so long after its guard was lost, and not after a release: time for
+        /// work that did not stop to come to its end. The manager's unless set.
+        ///
+        /// The lease asked for is longer by this, and the guard trusts it for the ttl only: so no other clock
+        /// takes part, and a process that dies closes the name for both. A guard that was lost is neither
+        /// renewed nor released before that. A release opens at once, and so does a forced break. It is each
+        /// claim's own: all clients of a name should use the same. Not with [`detached`](Self::detached).
+        pub fn lock_delay(mut self, delay: std::time::Duration) -> Self {
+            self.handle.options.lock_delay = delay;
+            self
+        }
+
         /// Says why, to people who look at the lock: at most 1,000 bytes without control
         /// characters.
         pub fn note(mut self, note: impl AsRef<str>) -> Self {

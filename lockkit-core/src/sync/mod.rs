@@ -12,6 +12,7 @@ mod reentrant;
 mod register;
 mod rwlock;
 mod semaphore;
+mod slots;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leader, Leadership};
@@ -24,3 +25,4 @@ pub use reentrant::Reentrant;
 pub use register::Register;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use slots::{SlotGuard, SlotLease, Slots};

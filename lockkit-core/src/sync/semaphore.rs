@@ -45,6 +45,10 @@ impl Semaphore {
         Self { handle: Handle::new(core, name, None), limit, known: None }
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     options!();
 
     /// The same semaphore with a limit that lives in the backend, under the semaphore's name, for

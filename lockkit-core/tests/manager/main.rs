@@ -8,7 +8,9 @@ mod crowds;
 mod deadlines;
 mod hand_over;
 mod late;
+mod least_hold;
 mod left_out;
+mod lock_delay;
 #[path = "../log/mod.rs"]
 mod log;
 mod moody;
@@ -21,6 +23,7 @@ mod renewer;
 mod repeats;
 mod runtimes;
 mod shutdown;
+mod slots;
 mod submissions;
 mod tickets;
 

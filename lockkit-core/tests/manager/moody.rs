@@ -161,6 +161,17 @@ impl Moody {
         self.always.lock().unwrap().insert(verb, mood);
     }
 
+    /// This verb is answered again.
+    pub(crate) fn recovers(&self, verb: &'static str) {
+        self.always.lock().unwrap().remove(verb);
+    }
+
+    /// The same, and cannot end a lease early.
+    pub(crate) fn without_shorten(mut self) -> Self {
+        self.capabilities.shorten = false;
+        self
+    }
+
     /// From now on nothing is asked successfully, and nothing is done.
     pub(crate) fn cut_off(&self) {
         for verb in ["acquire", "granted", "renew", "release", "shorten", "downgrade", "inspect"] {

@@ -120,6 +120,8 @@ pub struct Capabilities {
     pub fifo: bool,
     pub token_source: TokenSource,
     pub permits: bool,
+    #[serde(default = "yes")]
+    pub slots: bool,
     pub resize: bool,
     pub shorten: bool,
     pub raise: bool,
@@ -148,6 +150,7 @@ impl Capabilities {
             fifo: c.fifo,
             token_source: c.token_source,
             permits: c.permits,
+            slots: c.slots,
             resize: c.resize,
             shorten: c.shorten,
             raise: c.raise,
@@ -179,6 +182,7 @@ impl Capabilities {
         c.fifo = self.fifo;
         c.token_source = self.token_source;
         c.permits = self.permits;
+        c.slots = self.slots;
         c.resize = self.resize;
         c.shorten = self.shorten;
         c.raise = self.raise;
@@ -197,6 +201,11 @@ impl Capabilities {
         c.faults = kept(&faults);
         c
     }
+}
+
+/// What a service says that knows no such word.
+fn yes() -> bool {
+    true
 }
 
 type Table = [(Fault, Guarantee)];

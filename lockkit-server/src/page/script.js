@@ -133,7 +133,7 @@ async function showLocks(at, signal) {
 }
 
 function words(lock) {
-  const people = lock.queue.map((it) => `${who(it)} ${it.note ?? ""}`);
+  const people = lock.queue.map((it) => `${who(it)} ${writtenNote(it) ?? ""}`);
   return `${lock.name} ${people.join(" ")}`.toLowerCase();
 }
 
@@ -144,7 +144,7 @@ function lockRow(lock) {
   const href = link({ namespace: lock.namespace, space: lock.space, name: lock.name });
   const held = holders.slice(0, 3).map((it) => make("div", {}, who(it)));
   if (holders.length > 3) held.push(make("div", { className: "tag" }, `and ${holders.length - 3} more`));
-  if (first?.note) held.push(make("span", { className: "note" }, first.note));
+  if (first && writtenNote(first)) held.push(make("span", { className: "note" }, writtenNote(first)));
   return make("tr", { id: `row-${lock.space}-${lock.name}` },
     make("td", { label: "Name" },
       make("span", {}, make("a", { href }, lock.name), " ", make("span", { className: "tag" }, sharing(first)))),
@@ -230,8 +230,13 @@ function standingRow(key, standing) {
     make("td", {}, button));
 }
 
+// The note as a person wrote it: lockkit's own marks follow a control character.
+function writtenNote(standing) {
+  return standing.note?.split("\u001f")[0];
+}
+
 function note(standing) {
-  return standing.note ? [make("span", { className: "note" }, standing.note)] : [];
+  return writtenNote(standing) ? [make("span", { className: "note" }, writtenNote(standing))] : [];
 }
 
 /** Tells every change of the line, as it comes. */
@@ -287,7 +292,7 @@ function openBreak(key, standing) {
   breaking = { key, token: standing.token };
   $("break").querySelector("form").reset();
   $("break-title").textContent = `Break token ${standing.token} of ${key.name}?`;
-  $("break-who").textContent = `${who(standing)}${standing.note ? `: ${standing.note}` : ""}`;
+  $("break-who").textContent = `${who(standing)}${writtenNote(standing) ? `: ${writtenNote(standing)}` : ""}`;
   $("do-break").textContent = `Break token ${standing.token}`;
   $("break-error").textContent = "";
   $("break").showModal();

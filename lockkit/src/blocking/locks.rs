@@ -27,6 +27,16 @@ macro_rules! options {
             Self { lock: self.lock.max_hold(limit), ..self }
         }
 
+        /// Keeps the lock held for so long at least, as [`sync::Mutex::at_least`].
+        pub fn at_least(self, hold: Duration) -> Self {
+            Self { lock: self.lock.at_least(hold), ..self }
+        }
+
+        /// Keeps the lock closed for so long after its guard was lost, as [`sync::Mutex::lock_delay`].
+        pub fn lock_delay(self, delay: Duration) -> Self {
+            Self { lock: self.lock.lock_delay(delay), ..self }
+        }
+
         /// Says why, to people who look at the lock.
         pub fn note(self, note: impl AsRef<str>) -> Self {
             Self { lock: self.lock.note(note), ..self }

@@ -41,6 +41,7 @@ from ._sync._locks import Locks, connect
 from ._sync._mutex import Mutex
 from ._sync._primitives import RwLock, Semaphore
 from ._sync._register import Register
+from ._sync._slots import SlotGuard, Slots
 from ._wire import Entry, LockState, ClaimState
 
 __all__ = [
@@ -70,6 +71,8 @@ __all__ = [
     "Register",
     "RwLock",
     "Semaphore",
+    "SlotGuard",
+    "Slots",
     "Stale",
     "ClaimState",
     "Unavailable",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar, Union
 from ._errors import Error, LockLost, LossReason, Refused, Unavailable
 from ._record import Record, backoff
 from ._wire import LONGEST_WAIT, Busy, Claim, Ended, Held, Json, State, Waiting, random_id
-from ._wire import renewals, state
+from ._wire import marked, renewals, state
 
 if TYPE_CHECKING:
     from ._engine import Engine, Hold
@@ -31,6 +31,14 @@ class Request:
     note: Optional[str] = None
     renewed: bool = True
     max_hold: Optional[float] = None
+    at_least: Optional[float] = None
+    lock_delay: float = 0.0
+
+    @property
+    def lease(self) -> float:
+        """What the claim asks for: a process that dies leaves a lease that lasts for the least hold,
+        and behind it for the lock delay."""
+        return max(self.ttl, self.at_least or 0.0) + self.lock_delay
 
 
 class RetryAcquire:
@@ -57,10 +65,10 @@ class Attempt:
             mode=request.mode,
             permits=request.permits,
             limit=request.limit,
-            ttl=request.ttl,
+            ttl=request.lease,
             wait_ttl=request.wait_ttl,
             holder=engine.holder,
-            note=request.note,
+            note=marked(request.note, request.lock_delay),
         )
         self._uncertain = False
         """A request got no answer, and may yet put the claim into the queue."""
@@ -154,7 +162,7 @@ class Attempt:
     def _record(self, held: Held, sent: float) -> Optional[Record]:
         """A lock that is valid; ``None`` where the answer result after the lease."""
         request = self._request
-        how = (request.renewed, request.max_hold)
+        how = (request.renewed, request.max_hold, request.at_least, request.lock_delay)
         record = Record(self._claim, self._engine.clock, self._uncertain, *how)
         return record if record.grant(held, sent) else None
 

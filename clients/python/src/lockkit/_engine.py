@@ -15,12 +15,12 @@ from . import _acquire, _forks
 from ._acquire import RetryAcquire, Request
 from ._clock import Clock
 from ._connection import Elapsed, within
-from ._errors import Closed, Error, Invalid, LossReason, Unavailable
+from ._errors import Closed, Error, Invalid, LossReason, Unavailable, Unsupported
 from ._http import Transport
 from ._record import Loss, Record, backoff
 from ._renewer import Renewer
 from ._settings import Settings, this_process
-from ._wire import Claim, Ended, Held, Json, State, Waiting, found, state
+from ._wire import Claim, Ended, Held, Json, State, Waiting, found, shortened, state
 
 T = TypeVar("T")
 
@@ -144,12 +144,16 @@ class Engine:
         loss, claim = record.loss(), record.claim
         if loss is not None and self.is_foreign():
             raise loss.error()  # it is the parent's
-        until = self.clock.now() + record.remaining()
+        if loss is None and record.left_until() and not record.is_over():
+            if await self._left(record):
+                return
+            loss = record.loss()
+        until, lease_end = self.clock.now() + record.remaining(), record.lease_end()
         if record.close():
             self._renewer.delist(record)
             if loss is not None:
                 # The lease may live longer at the backend: answers to renewals may have been lost.
-                self.give_back(claim, record.uncertain)
+                self.give_back(claim, record.uncertain, lease_end if record.lock_delay else 0.0)
         elif loss is None:
             return
         if loss is not None:
@@ -170,6 +174,31 @@ class Engine:
         # An attempt whose answer was lost may have released it.
         if what != "claim" and attempts == 0:
             raise (await self._loss(claim, self.clock.now() < until)).error()
+
+    async def _left(self, record: Record) -> bool:
+        """Leaves a lock to a lease that ends with its least hold; ``False`` once that is over, where the
+        backend cannot, so that it was held and renewed until then."""
+        claim = record.claim
+        if not record.uncertain:
+            rest = max(0.1, record.left_until() - self.clock.now())
+            try:
+                result = await self.ask("/v1/shorten", shortened(claim, rest), state)
+            except Unsupported:
+                pass
+            except Error as error:
+                if record.close():
+                    self._renewer.delist(record)
+                    self.give_back(claim, False, 0.0, record.least_end)
+                raise error
+            else:
+                if record.close():
+                    self._renewer.delist(record)
+                if isinstance(result, Ended):
+                    raise Loss(result.reason, result.broken).error()
+                return True
+        while record.left_until() and record.loss() is None:
+            await asyncio.sleep(min(1.0, max(0.001, record.least_end - self.clock.now())))
+        return False
 
     async def _loss(self, claim: Claim, early: bool) -> Loss:
         """Why a claim was not there any more when it was released: the service knows of a break."""
@@ -239,9 +268,10 @@ class Engine:
             pass  # The loop has ended: the lock ends with its lease.
 
     def abandoned(self, record: Record) -> None:
+        lease_end = record.lease_end() if record.lock_delay and record.loss() is not None else 0.0
         if record.close():
             self._renewer.delist(record)
-            self.give_back(record.claim, record.uncertain)
+            self.give_back(record.claim, record.uncertain, lease_end, record.left_until())
 
     def expired(self, record: Record) -> None:
         """The deadline of a lock has passed. Its lease ends in full: whoever worked under it may
@@ -250,17 +280,41 @@ class Engine:
         if record.expire():
             self.give_back(record.claim, record.uncertain, lease_end)
 
-    def give_back(self, claim: Claim, uncertain: bool, not_before: float = 0.0) -> None:
+    def give_back(
+        self, claim: Claim, uncertain: bool, not_before: float = 0.0, least_end: float = 0.0
+    ) -> None:
         confirmed = asyncio.Event()
-        task = self.loop.create_task(self._giving_back(claim, uncertain, not_before, confirmed))
+        task = self.loop.create_task(
+            self._giving_back(claim, uncertain, not_before, least_end, confirmed)
+        )
         self._releases[task] = confirmed
         task.add_done_callback(lambda it: self._releases.pop(it, None))
 
     async def _giving_back(
-        self, claim: Claim, uncertain: bool, not_before: float, confirmed: asyncio.Event
+        self,
+        claim: Claim,
+        uncertain: bool,
+        not_before: float,
+        least_end: float,
+        confirmed: asyncio.Event,
     ) -> None:
         """Releases a claim until the service says that it did, or until its lease is over anyway;
-        when an acquire may still be under way, again and again until then."""
+        when an acquire may still be under way, again and again until then. One that is to stay held
+        is left to a lease that ends then, where the backend can do so."""
+        attempts = 0
+        while not uncertain and least_end > self.clock.now():
+            try:
+                rest = max(0.1, least_end - self.clock.now())
+                await self.ask("/v1/shorten", shortened(claim, rest), state)
+                confirmed.set()
+                return
+            except Unsupported:
+                break
+            except Error as error:
+                self.retrying(error)
+            attempts += 1
+            await asyncio.sleep(backoff(attempts))
+        not_before = max(not_before, least_end)
         while not_before > self.clock.now():
             await asyncio.sleep(min(1.0, not_before - self.clock.now()))
         give_up = self.clock.now() + max(claim.ttl, claim.wait_ttl)
@@ -290,8 +344,10 @@ class Engine:
         self._transport.interrupt()
         for record in self._renewer.stop():
             claim, uncertain = record.claim, record.uncertain
+            delayed = record.lock_delay and record.loss() is not None
+            lease_end = record.lease_end() if delayed else 0.0
             if record.lose(Loss(LossReason.CLOSED)):
-                self.give_back(claim, uncertain)
+                self.give_back(claim, uncertain, lease_end, record.left_until())
         until = self.loop.time() + limit
         # What was cancelled orders its releases.
         while self._attempting and self.loop.time() < until:

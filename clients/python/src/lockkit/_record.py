@@ -74,6 +74,8 @@ class Record:
         uncertain: bool,
         renewed: bool,
         max_hold: Optional[float] = None,
+        at_least: Optional[float] = None,
+        lock_delay: float = 0.0,
     ) -> None:
         self.claim = claim
         self.uncertain = uncertain
@@ -88,6 +90,11 @@ class Record:
         """What no hold refers to is not renewed: a weak reference."""
         self._renewed = renewed
         self._max_hold = max_hold
+        self._at_least = at_least
+        self.least_end = 0.0
+        """Until when it is to stay held, whenever it is released."""
+        self.lock_delay = lock_delay
+        """For how long its name stays closed after a loss: then it is neither renewed nor released."""
         self._stop = math.inf
         self._clock = clock
         self._process = _forks.this_process()
@@ -138,8 +145,9 @@ class Record:
     def grant(self, held: Held, sent: float) -> bool:
         """Takes the answer to a request that was sent at ``sent``; says whether it holds now."""
         now, validity = self._clock.now(), self._now
-        unused = max(margin(held.ttl), held.margin)
-        until = sent + held.remaining - unused
+        ttl, remaining = held.ttl - self.lock_delay, held.remaining - self.lock_delay
+        unused = max(margin(max(0.0, ttl)), held.margin)
+        until = sent + remaining - unused
         if isinstance(validity, Over):
             return False
         if validity is not None:
@@ -151,11 +159,13 @@ class Record:
         until = min(until, self._stop)
         if until <= now:
             return False
-        self._now = Validity(held.token, held.ttl, until, unused)
+        if validity is None and self._at_least is not None:
+            self.least_end = now + self._at_least
+        self._now = Validity(held.token, ttl, until, unused)
         # The lease counts from where it has its whole ttl left.
-        began = sent - (held.ttl - held.remaining)
+        began = sent - (ttl - remaining)
         renewed = self._renewed and until < self._stop
-        self.due = max(began + held.ttl / 3, now) if renewed else math.inf
+        self.due = max(began + ttl / 3, now) if renewed else math.inf
         return True
 
     def renewed(self, state: State, sent: float) -> None:
@@ -194,6 +204,14 @@ class Record:
         loss = self.loss()
         return isinstance(self._now, Validity) and loss is not None and self.lose(loss)
 
+    def left_until(self) -> float:
+        """Until when it is to stay held although it is released now; 0 when that is over."""
+        return self.least_end if self.least_end > self._clock.now() else 0.0
+
+    def set_at_least(self, at_least: Optional[float]) -> None:
+        """Changes how long it is to stay held, from now on."""
+        self.least_end = 0.0 if at_least is None else self._clock.now() + at_least
+
     def lose(self, loss: Loss) -> bool:
         """Marks it as lost, unless it has ended; says whether it was this call that did."""
         return self._end(Over(loss))
@@ -221,12 +239,14 @@ class Record:
         return isinstance(validity, Validity) and not self.asking and self.due <= now + validity.ttl / 6
 
     def lease_end(self) -> float:
-        """When the backend ends the lease that is known here; where ``max_hold`` ends it, the
-        lease need not be waited for."""
+        """When the backend ends the lease that is known here, lock delay included; where ``max_hold``
+        ends it, only the lock delay is waited for."""
         validity = self._now
-        if not isinstance(validity, Validity) or validity.deadline >= self._stop:
+        if not isinstance(validity, Validity):
             return 0.0
-        return validity.deadline + validity.margin
+        if validity.deadline >= self._stop:
+            return self._stop + self.lock_delay if self.lock_delay else 0.0
+        return validity.deadline + validity.margin + self.lock_delay
 
     def _end(self, over: Over) -> bool:
         if isinstance(self._now, Over):

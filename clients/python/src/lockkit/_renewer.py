@@ -146,6 +146,10 @@ class Renewer:
 
     async def _ask(self, batch: List[Record]) -> None:
         clock = self._engine.clock
+        # A renewal of a lost claim would keep its name closed for longer than its lock delay.
+        batch = [it for it in batch if not it.lock_delay or it.loss() is None]
+        if not batch:
+            return
         # What is over already sets no limit to the others.
         left = min((left for left in map(Record.remaining, batch) if left), default=math.inf)
         # Short enough for another try, long enough for a slow server.

@@ -46,11 +46,21 @@ class Maker:
         note: Optional[str],
         auto_renew: bool,
         max_hold: Optional[Seconds],
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> Options:
         if not name or len(name.encode("utf-8", "surrogatepass")) > 512:
             raise Invalid("a name has 1 to 512 bytes")
         if max_hold is not None and not in_seconds("max_hold", max_hold):
             raise Invalid("a max_hold of zero holds nothing: use a longer one, or none")
+        least = None if at_least is None else in_seconds("at_least", at_least)
+        most = None if max_hold is None else in_seconds("max_hold", max_hold)
+        if least is not None and most is not None and least > most:
+            raise Invalid(f"an at_least of {least} is longer than the max_hold of {most}: make it shorter")
+        delay = self._settings.lock_delay
+        if lock_delay is not None:
+            delay = in_seconds("lock_delay", lock_delay)
+        checked_ttl("least hold and lock delay", max(least or 0.0, 1.0) + delay)
         return Options(
             Request(
                 name=name,
@@ -61,6 +71,8 @@ class Maker:
                 else checked_ttl("wait_ttl", wait_ttl),
                 note=note,
                 renewed=auto_renew,
-                max_hold=None if max_hold is None else in_seconds("max_hold", max_hold),
+                max_hold=most,
+                at_least=least,
+                lock_delay=delay,
             )
         )

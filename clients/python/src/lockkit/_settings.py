@@ -65,9 +65,12 @@ class Settings:
     namespace: str
     ttl: float
     wait_ttl: float
+    lock_delay: float = 0.0
 
 
-def settings(url: str, token: str, namespace: str, ttl: Seconds, wait_ttl: Seconds) -> Settings:
+def settings(
+    url: str, token: str, namespace: str, ttl: Seconds, wait_ttl: Seconds, lock_delay: Seconds = 0
+) -> Settings:
     """Checks all that can be checked without a request. Reads the files that the URL names."""
     place, _, query = url.partition("?")
     servers, secure = _servers(place)
@@ -88,6 +91,7 @@ def settings(url: str, token: str, namespace: str, ttl: Seconds, wait_ttl: Secon
         namespace=namespace,
         ttl=checked_ttl("ttl", ttl),
         wait_ttl=checked_ttl("wait_ttl", wait_ttl),
+        lock_delay=in_seconds("lock_delay", lock_delay),
     )
 
 

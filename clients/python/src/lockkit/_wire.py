@@ -76,6 +76,23 @@ class Claim:
         return f"Claim({self.name!r}, {self.mode})"
 
 
+_MARK = "\x1f"
+_DELAY = "delay="
+
+
+def marked(note: Optional[str], lock_delay: float) -> Optional[str]:
+    """The note of a claim with this lock delay, which is shown with the claim and stored nowhere else."""
+    return f"{note or ''}{_MARK}{_DELAY}{ms_up(lock_delay)}" if lock_delay else note
+
+
+def unmarked(note: Optional[str]) -> Tuple[Optional[str], float]:
+    """The note as it was given, and the lock delay in seconds."""
+    text, *marks = (note or "").split(_MARK)
+    delays = [it[len(_DELAY) :] for it in marks if it.startswith(_DELAY)]
+    delay = int(delays[0]) / 1000 if delays and delays[0].isdecimal() else 0.0
+    return text or None, delay
+
+
 @dataclass(frozen=True)
 class Held:
     """The claim holds. ``remaining`` counts from before the request was sent; ``margin`` of it is not
@@ -128,6 +145,11 @@ def state(answer: Json) -> State:
     if kind == "ended":
         return _ended(answer)
     raise problem(answer)
+
+
+def shortened(claim: Claim, ttl: float) -> Json:
+    """Asks for a lease that ends so many seconds from now."""
+    return {"claim": claim.json(), "ttl_ms": ms_up(ttl)}
 
 
 def found(answer: Json) -> str:
@@ -209,6 +231,8 @@ class ClaimState:
     """``None`` while it waits."""
     broken: bool
     """It was broken gracefully, and goes when its lease ends."""
+    lock_delay: float = 0.0
+    """How long the name stays closed when its holder loses it, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -252,18 +276,20 @@ def lock_state(answer: Json) -> LockState:
 
 def _standing(it: Json) -> ClaimState:
     held_for = it.get("held_for_ms")
+    note, lock_delay = unmarked(it.get("note"))
     return ClaimState(
         token=int(it["token"]),
         mode=it["mode"],
         permits=it.get("permits"),
         limit=it.get("limit"),
         holder=holder(it["holder"]),
-        note=it.get("note"),
-        ttl=it["ttl_ms"] / 1000,
+        note=note,
+        ttl=max(0.0, it["ttl_ms"] / 1000 - lock_delay),
         expires_in=it["expires_in_ms"] / 1000,
         queued_for=it["queued_for_ms"] / 1000,
         held_for=None if held_for is None else held_for / 1000,
         broken=it["broken"],
+        lock_delay=lock_delay,
     )
 
 

@@ -15,6 +15,7 @@ from ._mutex import Mutex
 from ._primitives import RwLock, Semaphore
 from ._register import Register
 from ._thread import EngineThread
+from ._slots import Slots
 
 
 def connect(
@@ -24,6 +25,7 @@ def connect(
     namespace: str = "",
     ttl: Seconds = 30,
     wait_ttl: Seconds = 10,
+    lock_delay: Seconds = 0,
     clock: Optional[Clock] = None,
 ) -> Locks:
     """The locks of a lock service, for programs with threads. No I/O; the first request connects.
@@ -37,13 +39,13 @@ def connect(
 
     ``namespace`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
     stays held when its process dies; while it lives, a background thread renews the lock after a
-    third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``clock`` is
-    for tests.
+    third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``lock_delay``
+    is how long a lock stays closed after it was lost, and not after a release. ``clock`` is for tests.
 
     Raises ``Invalid`` for what cannot work. A forked child may use the object as a new one: there,
     locks of the parent are not valid.
     """
-    chosen = settings(url, token, namespace, ttl, wait_ttl)
+    chosen = settings(url, token, namespace, ttl, wait_ttl, lock_delay)
     return Locks(EngineThread(chosen, clock or system_clock()))
 
 
@@ -66,14 +68,22 @@ class Locks:
         note: Optional[str] = None,
         auto_renew: bool = True,
         max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> Mutex:
         """The lock of this name, held by one client at a time. No I/O.
 
         Options: ``ttl``, ``wait_ttl`` (as in ``connect``), ``note`` (a text for people that look at
         the lock), ``auto_renew`` (``False``: the lock ends with its first lease),
-        ``max_hold`` (it is lost after this time, so that a holder that hangs does not keep it).
+        ``max_hold`` (it is lost after this time, so that a holder that hangs does not keep it),
+        ``at_least`` (it stays held for so long from when it is had, although it is released sooner:
+        a process that dies leaves it taken for that time too), ``lock_delay`` (it stays closed for so
+        long after it was lost, and not after a release).
         """
-        return Mutex(self._thread, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
+        options = self._make(
+            name, ttl, wait_ttl, note, auto_renew, max_hold, at_least, lock_delay
+        )
+        return Mutex(self._thread, options)
 
     def rwlock(
         self,
@@ -84,10 +94,15 @@ class Locks:
         note: Optional[str] = None,
         auto_renew: bool = True,
         max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> RwLock:
         """The lock of this name for many readers or one writer. It is the lock that ``mutex`` has
         under the same name. Options as there. No I/O."""
-        return RwLock(self._thread, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
+        options = self._make(
+            name, ttl, wait_ttl, note, auto_renew, max_hold, at_least, lock_delay
+        )
+        return RwLock(self._thread, options)
 
     def semaphore(
         self,
@@ -99,11 +114,33 @@ class Locks:
         note: Optional[str] = None,
         auto_renew: bool = True,
         max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> Semaphore:
         """A semaphore of ``limit`` permits; the limit is the same for all who use it. Options as
         in ``mutex``. No I/O."""
-        options = self._make(name, ttl, wait_ttl, note, auto_renew, max_hold)
+        options = self._make(
+            name, ttl, wait_ttl, note, auto_renew, max_hold, at_least, lock_delay
+        )
         return Semaphore(self._thread, options, limit)
+
+    def slots(
+        self,
+        name: str,
+        slots: int,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        note: Optional[str] = None,
+        max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
+    ) -> Slots:
+        """So many numbers, 0 and up, each held by one client at a time: worker ids, devices, ports.
+        How many there are is the same for all who use the name, which has 480 bytes at most. Options
+        as in ``mutex``. No I/O."""
+        options = self._make(name, ttl, wait_ttl, note, True, max_hold, at_least, lock_delay)
+        return Slots(self._thread, options, slots)
 
     def election(
         self,
@@ -114,11 +151,16 @@ class Locks:
         wait_ttl: Optional[Seconds] = None,
         auto_renew: bool = True,
         max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> Election:
         """Elects one leader. ``value`` is what the others are to know of this candidate, such as
         its address: at most 1,000 bytes in one line. Options as in ``mutex``, without ``note``. No
         I/O."""
-        return Election(self._thread, self._make(name, ttl, wait_ttl, value, auto_renew, max_hold))
+        options = self._make(
+            name, ttl, wait_ttl, value, auto_renew, max_hold, at_least, lock_delay
+        )
+        return Election(self._thread, options)
 
     def once(
         self,
@@ -130,13 +172,15 @@ class Locks:
         note: Optional[str] = None,
         auto_renew: bool = True,
         max_hold: Optional[Seconds] = None,
+        at_least: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
     ) -> Once:
         """A job that many start and one does. The key says which run it is, so it has the date in
         it: ``2026-11-21/report``. What was decided is kept for ``keep``: 7 days unless set. Options
         as in ``mutex``. No I/O."""
         return Once(
             self._thread,
-            self._make(key, ttl, wait_ttl, note, auto_renew, max_hold),
+            self._make(key, ttl, wait_ttl, note, auto_renew, max_hold, at_least, lock_delay),
             in_seconds("keep", keep),
         )
 

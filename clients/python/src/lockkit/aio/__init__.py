@@ -20,6 +20,7 @@ from ._locks import Locks, connect
 from ._mutex import Mutex
 from ._primitives import RwLock, Semaphore
 from ._register import Register
+from ._slots import SlotGuard, Slots
 
 __all__ = [
     "Acquiring",
@@ -32,5 +33,7 @@ __all__ = [
     "Register",
     "RwLock",
     "Semaphore",
+    "SlotGuard",
+    "Slots",
     "connect",
 ]

@@ -1,0 +1,69 @@
+//! What the registry has the renewer release: at once, when a lease is over, or when a least hold or a lock
+//! delay is.
+
+use std::sync::Arc;
+
+use super::{PendingGuard, RELEASE, Registry, Release};
+use crate::clock::Moment;
+use crate::concurrency::locked;
+use crate::driver::Renewal;
+use crate::error::in_time;
+use crate::record::{ClaimRecord, GivenBack};
+use crate::{Capabilities, Claim, Error, Lifetime};
+
+impl Registry {
+    /// Has a claim released in the background. Works outside a runtime too: then the renewer does
+    /// it when it runs, and the lease ends by itself when it does not.
+    pub(crate) fn release(&self, release: Release) {
+        let pending = PendingGuard::new(&self.pending);
+        locked(&self.releases).push((release, pending));
+        self.wake.notify_one();
+    }
+
+    /// The same at once, of a claim that was held, or waited for, under this record.
+    pub(crate) fn release_of(&self, record: &ClaimRecord) {
+        let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
+        let not_before = self.clock.now();
+        let least = record.least_end();
+        let give_up = least.unwrap_or(not_before).after(claim.hold_ttl);
+        self.release(Release { claim, not_before, give_up, ambiguous, least });
+    }
+
+    /// Takes a claim that was lost, with a lock delay, out of its list when the delay is over: a session
+    /// that lives on would keep it for ever. Nothing where that was ordered before.
+    pub(crate) fn release_after_loss(&self, record: &ClaimRecord, given: &GivenBack) {
+        if let Some(deadline) = given.unnoticed_loss() {
+            self.release_at(given.claim.clone(), record.closed_until(deadline, given.ttl));
+        }
+    }
+
+    pub(super) fn release_at(&self, claim: Arc<Claim>, lease_end: Moment) {
+        let give_up = lease_end.after(claim.hold_ttl);
+        let (not_before, ambiguous, least) = (lease_end, 0, None);
+        self.release(Release { claim, not_before, give_up, ambiguous, least });
+    }
+
+    /// Whether this claim has a lease of its own that needs no process and can be made to end early.
+    pub(crate) fn can_leave_lease(&self, claim: &Claim) -> bool {
+        let Capabilities { detached, shorten, .. } = *self.driver.capabilities();
+        detached && shorten && claim.lifetime == Lifetime::Detached
+    }
+
+    /// Makes the lease of a claim end at `until`, in bounded time.
+    pub(crate) async fn leave_lease(
+        &self,
+        claim: &Arc<Claim>,
+        until: Moment,
+    ) -> Result<Renewal, Error> {
+        let rest = until.since(self.clock.now()).max(self.driver.capabilities().min_ttl);
+        let answer = in_time(self.backend(), RELEASE, self.driver.shorten(claim, rest)).await;
+        if answer.is_ok() {
+            self.outages.answered();
+        }
+        answer
+    }
+
+    pub(crate) fn take_releases(&self) -> Vec<(Release, PendingGuard)> {
+        std::mem::take(&mut *locked(&self.releases))
+    }
+}
