@@ -102,8 +102,8 @@ impl Guard {
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
     /// releases, in a task of its own. A lock with a least hold is left to a lease of the rest, or where the
     /// backend cannot do so, held until then: see [`at_least`](crate::sync::Mutex::at_least). After a loss of
-    /// a lock with a [lock delay](crate::sync::Mutex::lock_delay) nothing is sent. One round trip; where the backend did not have the lock, a second
-    /// one asks for the reason.
+    /// a lock with a [lock delay](crate::sync::Mutex::lock_delay) nothing is sent. One round trip; where the
+    /// backend did not have the lock, a second one asks for the reason.
     ///
     /// # Cancel safety
     /// Dropping it leaves the release to the background.
@@ -225,12 +225,16 @@ impl HeldClaim {
             match registry.can_leave_lease(&record.claim()) {
                 true => return self.leave_lease(until).await,
                 // Held and renewed until then.
-                false => tokio::select! {
+                false => {
+                    let lost = tokio::select! {
+                        reason = record.lost() => Some(reason),
+                        () = sleep_until(&**self.core.clock(), until) => None,
+                    };
                     // A lease that is not renewed lasted for that time, and ends now.
-                    LossReason::Expired = record.lost(), if !record.is_renewed() => return Ok(()),
-                    _ = record.lost() => {}
-                    () = sleep_until(&**self.core.clock(), until) => {}
-                },
+                    if matches!(lost, Some(LossReason::Expired)) && !record.is_renewed() {
+                        return Ok(());
+                    }
+                }
             }
         }
         let mut given = record.give_back();

@@ -133,7 +133,10 @@ async fn nothing_is_kept_after_a_break() {
     let how = lockkit_core::driver::BreakMode::Forced;
     assert!(others.admin().break_lock(space, "a", token, how, None).await.unwrap());
     let released = guard.release().await;
-    assert!(matches!(released, Err(Error::Lost { reason: LossReason::Broken(_), .. })), "{released:?}");
+    assert!(
+        matches!(released, Err(Error::Lost { reason: LossReason::Broken(_), .. })),
+        "{released:?}"
+    );
     assert_eq!(claims(&driver, "a").await, 0);
 }
 

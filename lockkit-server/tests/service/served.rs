@@ -116,7 +116,8 @@ impl Client {
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).await.ok()?;
-        Some(Answer { status, head, body: String::from_utf8(body).unwrap() })
+        // A state of Terraform is given back as it came, whatever its bytes are.
+        Some(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
     }
 }
 
