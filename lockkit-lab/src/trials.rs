@@ -226,7 +226,7 @@ macro_rules! __tests_of_trials {
     };
 }
 
-/// Makes one test of every trial, on the [`Deployment`](crate::Site) that the expression gives.
+/// Makes one test of every trial, on the [`Deployment`](crate::Deployment) that the expression gives.
 #[macro_export]
 macro_rules! trials {
     ($site:expr) => {

@@ -1,5 +1,5 @@
 //! Distributed locks with fencing tokens: one API, with one meaning, over SQLite, PostgreSQL, MySQL
-//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, and the memory of a process.
+//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, buckets of S3, and the memory of a process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
