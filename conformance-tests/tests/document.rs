@@ -77,7 +77,7 @@ impl DocumentDriver {
     }
 
     /// Applies a step in one atomic step of the store: what was computed from a document that
-    /// somebody replaced meanwhile is thrown away, and computed again.
+    /// another client replaced meanwhile is thrown away, and computed again.
     fn step(
         &self,
         key: &Key,
@@ -181,7 +181,7 @@ impl LockDriver for DocumentDriver {
         Ok(submit_each(batch, acquire, release).await)
     }
 
-    /// Polls. Whoever polls lets the list move on.
+    /// Polls. A client that polls lets the list move on.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
             let (_, line) = self.step(&claim.key, &ListOperation::Advance, None)?;

@@ -2,6 +2,7 @@
 //! delay is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{PendingGuard, RELEASE, Registry, Release};
 use crate::clock::Moment;
@@ -55,7 +56,10 @@ impl Registry {
         claim: &Arc<Claim>,
         until: Moment,
     ) -> Result<Renewal, Error> {
-        let rest = until.since(self.clock.now()).max(self.driver.capabilities().min_ttl);
+        // Most backends count whole milliseconds, and drop what is less.
+        let rest = until.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
+        let rest = Duration::from_millis(u64::try_from(rest).unwrap_or(u64::MAX));
+        let rest = rest.max(self.driver.capabilities().min_ttl);
         let answer = in_time(self.backend(), RELEASE, self.driver.shorten(claim, rest)).await;
         if answer.is_ok() {
             self.outages.answered();
