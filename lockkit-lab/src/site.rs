@@ -20,13 +20,13 @@ use crate::{Kind, Layout, Server};
 /// ```no_run
 /// # use std::sync::Arc;
 /// use lockkit_lab::Kind;
-/// use lockkit_lab::{Costs, Site};
+/// use lockkit_lab::{Costs, Deployment};
 /// # use lockkit_core::{Error, driver::LockDriver};
 ///
 /// struct Mine;
 ///
 /// #[async_trait::async_trait]
-/// impl Site for Mine {
+/// impl Deployment for Mine {
 ///     fn kind(&self) -> Kind {
 ///         Kind::Redis
 ///     }

@@ -9,8 +9,8 @@ use crate::tokens::AccessTokens;
 /// The settings of a [`Service`](crate::Service).
 ///
 /// ```
-/// # use lockkit_server::{Limits, Settings};
-/// let settings = Settings::new().limits(Limits { waiting: 1_000, ..Limits::default() });
+/// # use lockkit_server::{Limits, ServiceSettings};
+/// let settings = ServiceSettings::new().limits(Limits { waiting: 1_000, ..Limits::default() });
 /// ```
 #[derive(Debug, Default)]
 pub struct ServiceSettings {
@@ -24,10 +24,10 @@ pub struct ServiceSettings {
 /// accepted.
 ///
 /// ```
-/// use lockkit_server::{Limits, Settings};
+/// use lockkit_server::{Limits, ServiceSettings};
 ///
 /// let limits = Limits { connections_per_peer: 100, ..Limits::default() };
-/// let settings = Settings::new().limits(limits);
+/// let settings = ServiceSettings::new().limits(limits);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -61,11 +61,11 @@ impl Default for Limits {
 /// ```
 /// use std::time::Duration;
 ///
-/// use lockkit_server::{Settings, TerraformSettings};
+/// use lockkit_server::{ServiceSettings, TerraformSettings};
 ///
 /// let half_a_day = Some(Duration::from_secs(12 * 60 * 60));
 /// let terraform = TerraformSettings { longest: half_a_day, ..TerraformSettings::default() };
-/// let settings = Settings::new().terraform(terraform);
+/// let settings = ServiceSettings::new().terraform(terraform);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerraformSettings {
