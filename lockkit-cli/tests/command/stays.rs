@@ -62,6 +62,7 @@ fn a_lost_lock_stays_closed_for_its_delay_and_a_released_one_opens() {
     assert!(people.contains("closed for 5 s after a loss"), "{people}");
     let stopped = Instant::now();
     holder.signal(Signal::STOP);
+    // Longer than the ttl: what the supervisor does meanwhile is the subject.
     std::thread::sleep(Duration::from_millis(2_500));
     let lost = Instant::now();
     holder.signal(Signal::CONT);

@@ -42,6 +42,17 @@ async fn a_release_leaves_the_rest_to_the_backend_and_returns() {
     assert!(driver.calls("release").is_empty());
 }
 
+/// Most backends count whole milliseconds, and would drop the rest of one.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_the_backend_is_in_whole_milliseconds_and_not_less() {
+    let (_driver, locks) = locks();
+    let (guard, _) = held(&locks).await;
+    tokio::time::advance(Duration::from_micros(1_300)).await;
+    guard.release().await.unwrap();
+    let state = locks.inspect(lockkit_core::Space::Lock, "a").await.unwrap();
+    assert_eq!(state.queue[0].expires_in, LEAST - MS);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_was_held_for_longer_is_released_at_once() {
     let (driver, locks) = locks();

@@ -100,7 +100,7 @@ async fn older(server: &Server, files: bool) -> Box<dyn Older> {
 /// The greatest token in the line of this claim's lock.
 async fn greatest(driver: &RedisDriver, about: &Arc<Claim>) -> Token {
     let state = driver.inspect(&about.key).await.unwrap();
-    state.queue.iter().map(|it| it.token).max().expect("somebody is in line")
+    state.queue.iter().map(|it| it.token).max().expect("a claim is in the queue")
 }
 
 async fn is_gone(driver: &RedisDriver, claim: &Arc<Claim>) {

@@ -34,7 +34,7 @@ async fn a_request_that_may_not_wait_is_refused_before_anything_is_done() {
     assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("too_many")));
     assert!(refused.head.contains("\r\nretry-after: 1\r\n"), "{}", refused.head);
     let line = served.ask(None, "/v1/inspect", json!({"name": "a"})).await.json();
-    assert_eq!(line["queue"].as_array().unwrap().len(), 2, "the third is not in line");
+    assert_eq!(line["queue"].as_array().unwrap().len(), 2, "the third is not in the queue");
     served.ask(None, "/v1/release", json!({"claim": claim(1)})).await;
     assert_eq!(wait.await.unwrap().json()["state"], "held");
     waiting(&served, 0).await;

@@ -33,6 +33,7 @@ on_either_server! {
     a_step_that_waits_for_a_row_for_a_moment_gets_its_lock,
     a_release_by_itself_waits_until_the_row_of_its_lock_is_free,
     an_acquire_by_itself_waits_until_the_row_of_its_lock_is_free,
+    an_acquire_is_not_sent_again_once_its_waiting_lease_is_over,
     a_step_that_the_table_does_not_take_leaves_no_trace_of_its_batch,
     two_processes_that_carry_batches_of_the_same_names_never_fail,
     random_batches_answer_as_their_steps_would_one_by_one,
@@ -230,7 +231,23 @@ async fn an_acquire_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Sce
     assert!(matches!(acquired, Acquisition::Granted(_)), "{acquired:?}");
 }
 
-/// Core finds out which one by halving the flight.
+/// For that long core goes on releasing a claim whose caller gave up: a later one would stay.
+async fn an_acquire_is_not_sent_again_once_its_waiting_lease_is_over(scene: Scene) {
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let mut claim = Arc::unwrap_or_clone(claim("warm/1"));
+    claim.wait_ttl = Duration::from_millis(1_200);
+    admin.run(scene.words.begin).await;
+    admin.run(scene.words.touch).await;
+    let begun = Instant::now();
+    let refused = scene.driver.acquire(&Arc::new(claim), Patience::Wait).await;
+    assert!(refused.is_err_and(|error| error.is_retryable()), "the row is locked");
+    // One attempt of a second, and one that began within the lease.
+    assert!(begun.elapsed() < Duration::from_secs(20), "after {:?}", begun.elapsed());
+    admin.run("COMMIT").await;
+}
+
+/// Core finds out which one by halving the batch.
 async fn a_step_that_the_table_does_not_take_leaves_no_trace_of_its_batch(scene: Scene) {
     scene.warm().await;
     let mut admin = scene.admin().await;
