@@ -11,6 +11,16 @@
 import { createInterface } from "node:readline";
 
 import {
+  entry,
+  limitOf,
+  lockState,
+  page,
+  seen,
+  valueJson,
+  wasFound,
+  writeOutcome,
+} from "../src/answers.js";
+import {
   type BreakRecord,
   type Holder,
   Invalid,
@@ -25,18 +35,19 @@ import {
   Stale,
 } from "../src/errors.js";
 import { settings } from "../src/settings.js";
-import { type Entry, entry, lockState, page, seen, valueJson, wasFound, writeOutcome } from "../src/state.js";
+import type { Entry, Mode } from "../src/state.js";
 import { Transport } from "../src/transport.js";
 import {
   Claim,
   type ClaimStatus,
   type Json,
-  type Mode,
+  acquireBody,
   claimStatus,
   found,
   holder,
   holderJson,
   renewals,
+  shortened,
 } from "../src/wire.js";
 
 /** The clients, by their servers and the order in which these are asked. */
@@ -57,8 +68,8 @@ interface Operation {
 
 /** How each request is made of what the suite asks for, and its answer read. */
 const OPERATIONS: Record<string, (body: any) => Operation> = {
-  "/v1/acquire": ({ claim, no_wait }) => ({
-    body: { claim: claimOf(claim).json(), no_wait },
+  "/v1/acquire": ({ claim, no_wait, resizable }) => ({
+    body: acquireBody(claimOf(claim, resizable), !no_wait),
     read: (it) => statusJson(claimStatus(it), it),
   }),
   "/v1/wait": ({ claim, wait_ms }) => ({
@@ -77,6 +88,11 @@ const OPERATIONS: Record<string, (body: any) => Operation> = {
     body: { claim: claimOf(claim).json() },
     read: (it) => ({ found: found(it) }),
   }),
+  "/v1/shorten": ({ claim, ttl_ms }) => ({
+    body: shortened(claimOf(claim), ttl_ms),
+    read: (it) => statusJson(claimStatus(it), it),
+  }),
+  "/v1/resize": (body) => ({ body, read: (it) => ({ limit: limitOf(it) }) }),
   "/v1/break": (body) => ({
     body: { ...body, by: holderJson(holder(body.by)) },
     read: (it) => ({ found: wasFound(it) }),
@@ -97,7 +113,7 @@ const OPERATIONS: Record<string, (body: any) => Operation> = {
   "/v1/registers/delete": (body) => ({ body, read: (it) => writeJson(it, body) }),
 };
 
-function claimOf(it: any): Claim {
+function claimOf(it: any, resizable?: boolean): Claim {
   const { name, permits, limit, note } = it;
   const request = {
     name,
@@ -108,6 +124,7 @@ function claimOf(it: any): Claim {
     ttl: it.ttl_ms,
     waitTtl: it.wait_ttl_ms,
     autoRenew: true,
+    resizable,
   };
   return new Claim(request, it.namespace ?? "", holder(it.holder), it.id);
 }
