@@ -1,9 +1,9 @@
-//! A driver whose requests are sent by the TypeScript client: in a process of Node, asked over its
-//! input and output. What the client has no function for is denied.
+//! A driver whose requests are sent by the TypeScript client: in a process of Node or another runtime,
+//! asked over its input and output. What the client has no function for is denied.
 
 mod program;
 
-pub(crate) use program::Program;
+pub(crate) use program::{Program, Runtime};
 
 use std::sync::Arc;
 use std::time::Duration;
