@@ -1,11 +1,19 @@
 /** Slots, and locks that stay held or closed for longer than they are used. */
 
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 
-import { Invalid, LimitMismatch, LockLost, LockReleased, type Locks } from "../src/index.js";
+import {
+  Invalid,
+  LimitMismatch,
+  LockLost,
+  LockReleased,
+  type Locks,
+  Refused,
+} from "../src/index.js";
 import { Proxy } from "./proxy.js";
-import { Site, fired, until } from "./server.js";
+import { Site, fired, program, until } from "./server.js";
 
 /** The system's clock, which a test moves ahead. */
 class MovedClock {
@@ -110,6 +118,24 @@ test("an aborted wait for a slot leaves nothing", async (t) => {
   await rejected;
   await until(async () => (await locks.inspect("gpu", "semaphore")).queue.length === 0);
   await kept.release();
+});
+
+test("a token needs the names of the slots as well as that of their permits", async (t) => {
+  const site = new Site(t);
+  const tokens = `${site.folder}/tokens`;
+  const token = (name: string, ...rights: string[]): string => {
+    const may = rights.flatMap((it) => ["--may", it]);
+    const words = ["serve", "token", "--quiet", "--tokens", tokens, ...may, name];
+    return execFileSync(program(), words, { encoding: "utf8" }).trim();
+  };
+  const few = token("few", "read,lock@:gpu");
+  const all = token("all", "read,lock@:gpu", "read,lock@:lockkit.slot/gpu/");
+  const { url } = await site.server(undefined, "--tokens", tokens);
+  const forbidden = (error: unknown) => error instanceof Refused && error.code === "forbidden";
+  await assert.rejects(site.connect(url, { token: few }).slots("gpu", 2).acquire(), forbidden);
+  const locks = site.connect(url, { token: all });
+  await until(async () => (await locks.inspect("gpu", "semaphore")).queue.length === 0);
+  assert.equal(await locks.slots("gpu", 2).run((slot) => slot.number), 0);
 });
 
 test("what cannot be slots, a least hold or a lock delay is refused", async (t) => {
