@@ -11,9 +11,9 @@ use std::time::Instant;
 use lockkit::{LockManager, MemoryDriver};
 use lockkit_bench::{Way, is_brief, median, start_durable};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::Kind;
 use lockkit_lab::proxy::{Protocol, Proxy};
 use lockkit_lab::raw::resp;
-use lockkit_lab::Kind;
 
 const TASKS: usize = 64;
 

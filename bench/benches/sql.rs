@@ -57,9 +57,8 @@ fn lockkit(locks: &LockManager, tasks: usize) -> Way {
 async fn postgres_rates(server: &Server) {
     let url = &server.url();
     let locks = lockkit::connect(url).await.unwrap();
-    let pool_of = |connections| {
-        PgPoolOptions::new().max_connections(connections).test_before_acquire(false)
-    };
+    let pool_of =
+        |connections| PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
     let pool = pool_of(CONNECTIONS).connect(url).await.unwrap();
     let connection = pool_of(1).connect(url).await.unwrap();
     let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
