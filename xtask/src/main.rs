@@ -16,6 +16,7 @@ mod python;
 mod recipes;
 mod requirements;
 mod run;
+mod runtimes;
 mod sources;
 mod test;
 mod typescript;
