@@ -18,8 +18,8 @@ pub struct HttpAnswer {
     pub body: Vec<u8>,
 }
 
-/// Sends a request with further headers, each as a line. A server of HTTP/1.1 is told that this is an older
-/// client, so that the body comes in one piece.
+/// Sends a request with further headers, each as a line. It is one of HTTP/1.0, so that the body of the answer
+/// comes in one piece.
 ///
 /// # Errors
 /// If there is no answer.

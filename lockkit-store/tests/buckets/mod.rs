@@ -96,7 +96,7 @@ pub(crate) async fn refusal(store: Arc<dyn Store>) -> String {
     error.to_string()
 }
 
-/// Whether a bucket that is not there is told apart from a conflict and from an object that is not.
+/// A bucket that is not there is neither a conflict nor an object that is not there.
 pub(crate) async fn a_missing_bucket_is_no_conflict(store: &dyn Store, version: &DocumentVersion) {
     for expected in [None, Some(version)] {
         let put = store.put_if("l/1", b"{}", expected).await;
