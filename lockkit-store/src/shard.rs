@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::{ClockPair, Moment};
+use lockkit_core::clock::{ClockPair, Moment, sleep_until};
 use lockkit_core::driver::BatchError;
 use lockkit_core::{Error, Key};
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +58,8 @@ pub(crate) struct ShardWorker {
     swap_time: Duration,
     /// How much other processes are in the way: up with each conflict, down with each swap without one.
     contention: u32,
+    /// When a swap was sent last.
+    swapped: Option<Moment>,
     /// When a record of a break was first seen.
     breaks_seen: HashMap<String, ClockPair>,
 }
@@ -99,6 +101,7 @@ impl ShardWorker {
             unanswered: false,
             swap_time: Duration::from_millis(5),
             contention: 0,
+            swapped: None,
             breaks_seen: HashMap::new(),
         };
         tokio::spawn(worker.run(requests));
@@ -116,6 +119,9 @@ impl ShardWorker {
                 },
             };
             let Some(first) = first else { return };
+            if let Some(ShardRequest::Apply(_)) = first {
+                self.keep_pace().await;
+            }
             let (mut operations, mut is_polled) = (Vec::new(), false);
             // Operations that are asked for at the same time share a swap.
             tokio::task::yield_now().await;
@@ -170,6 +176,14 @@ impl ShardWorker {
                     let _ = pending.reply.send(Err(error.clone()));
                 }
             }
+        }
+    }
+
+    /// Waits until the document may be swapped again, where the store bounds that.
+    async fn keep_pace(&self) {
+        let pace = self.context.facts.swap_pace;
+        if let Some(swapped) = self.swapped.filter(|_| !pace.is_zero()) {
+            sleep_until(&*self.context.clock, swapped.after(pace)).await;
         }
     }
 
@@ -267,7 +281,9 @@ impl ShardWorker {
         let context = self.context.clone();
         attempt.document.write = context.id();
         let bytes = attempt.document.encode();
+        self.keep_pace().await;
         let sent = context.now();
+        self.swapped = Some(sent);
         let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
         let took = context.now().since(sent);
         self.swap_time = (self.swap_time * 3 + took) / 4;
