@@ -30,17 +30,20 @@
 //! 4. `queues.rs`, `shard.rs`: operations on a shard; the rule of who holds is core's.
 //! 5. `claims.rs`, `waiters.rs`: the claims of this driver, and those that wait.
 //! 6. `probe.rs`: what is tried on a store before it is used.
-//! 7. `connect.rs`, `driver.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//! 7. `connect.rs`, `driver.rs`, `acquires.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//! 8. `kept_sights.rs`: what is known of sessions after this process.
 //!
 //! `rules.rs` names the ten rules on which exclusion rests; in tests, each can be taken away.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquires;
 mod claims;
 mod connect;
 mod context;
 mod document;
 mod driver;
+mod kept_sights;
 mod listing;
 #[cfg(feature = "nats")]
 mod nats;
@@ -64,6 +67,7 @@ pub mod testing;
 mod waiters;
 
 pub use driver::StoreDriver;
+pub use kept_sights::ignored_state;
 #[cfg(feature = "nats")]
 pub use nats::NatsStore;
 pub use options::StoreOptions;
