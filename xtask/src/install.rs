@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::{recipes, runtimes, wheels};
+use crate::{azurite, recipes, runtimes, wheels};
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -19,6 +19,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     }
     if let Err(why) = recipes::ensure() {
         eprintln!("tests are skipped: there are no packages for the recipes: {why}");
+    }
+    if let Err(why) = azurite::ensure() {
+        eprintln!("tests are skipped: there is no Azurite: {why}");
     }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)

