@@ -14,6 +14,7 @@ use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 use crate::advice;
 use crate::args::BackendArgs;
 use crate::exit::{Ending, ExitError, code};
+use crate::kept_state;
 use crate::note;
 use crate::output;
 use crate::run::held::{self, Held};
@@ -238,6 +239,9 @@ impl Backend {
                 output::note(remark);
             }
         }
+        if let Some(why) = kept_state::why_ignored(self.url.rest()) {
+            output::note(why);
+        }
         self.connect_again().await.map_err(|error| {
             let mut failure = ExitError::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
@@ -268,7 +272,7 @@ impl Backend {
 
     /// One more connection, without a remark about the choice.
     pub(crate) async fn connect_again(&self) -> Result<LockManager, Error> {
-        lockkit::connect_with(self.url.rest(), self.settings()).await
+        lockkit::connect_with(&kept_state::with_folder(self.url.rest()), self.settings()).await
     }
 
     /// The URL without lockkit's options. **Contains the password.**
@@ -385,7 +389,7 @@ fn without_namespace(url: &str) -> String {
 
 /// `$XDG_STATE_HOME/lockkit`, or `~/.local/state/lockkit`. Relative paths do not count, as the XDG
 /// base directory specification says.
-fn state_folder() -> Result<PathBuf, ExitError> {
+pub(crate) fn state_folder() -> Result<PathBuf, ExitError> {
     let folder = |name: &str| -> Option<PathBuf> {
         let value: OsString = env::var_os(name)?;
         Some(PathBuf::from(value)).filter(|path| path.is_absolute())
