@@ -2,7 +2,7 @@
 //! them, and the connection. The grammar of URLs is the library's.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -147,7 +147,7 @@ impl Backend {
                 "this lockkit was built without SQLite: give a backend with --url or LOCKKIT_URL",
             ));
         }
-        let folder = state_folder()?;
+        let folder = kept_state::state_folder()?;
         let file = folder.join("locks.db");
         let shown = file.display();
         let remark = hint.map(|hint| {
@@ -385,23 +385,6 @@ fn without_namespace(url: &str) -> String {
         true => place.to_owned(),
         false => format!("{place}?{}", others.join("&")),
     }
-}
-
-/// `$XDG_STATE_HOME/lockkit`, or `~/.local/state/lockkit`. Relative paths do not count, as the XDG
-/// base directory specification says.
-pub(crate) fn state_folder() -> Result<PathBuf, ExitError> {
-    let folder = |name: &str| -> Option<PathBuf> {
-        let value: OsString = env::var_os(name)?;
-        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
-    };
-    let state = folder("XDG_STATE_HOME")
-        .or_else(|| Some(folder("HOME")?.join(".local/state")))
-        .ok_or_else(|| {
-            ExitError::usage(
-                "there is no place for the lock file: set HOME, or give a backend with --url",
-            )
-        })?;
-    Ok(state.join("lockkit"))
 }
 
 /// The path as a URL has it.

@@ -2,17 +2,18 @@
 //! try once and end find the lock of a dead holder taken for ever.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::backend;
+use crate::exit::ExitError;
 
 /// How the URLs of buckets begin.
-const BUCKETS: &[&str] = &["s3:", "nats:", "nats+tls:"];
+const BUCKETS: &[&str] = &["s3:", "az:", "gs:", "nats:", "nats+tls:"];
 
 /// The URL, with the user's state folder where the backend is a bucket and the URL names no other one.
 pub(crate) fn with_folder(url: &str) -> String {
     let is_bucket = BUCKETS.iter().any(|scheme| url.starts_with(scheme));
-    if !is_bucket || backend::option(url, "state").is_some() {
+    if !is_bucket || url.contains("?state=") || url.contains("&state=") {
         return url.to_owned();
     }
     let Some(folder) = folder() else { return url.to_owned() };
@@ -26,11 +27,11 @@ pub(crate) fn why_ignored(url: &str) -> Option<String> {
     if !BUCKETS.iter().any(|scheme| url.starts_with(scheme)) {
         return None;
     }
-    #[cfg(any(feature = "nats", feature = "s3"))]
+    #[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
     {
         lockkit::store::ignored_state(&folder()?)
     }
-    #[cfg(not(any(feature = "nats", feature = "s3")))]
+    #[cfg(not(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3")))]
     {
         None
     }
@@ -43,7 +44,24 @@ fn folder() -> Option<PathBuf> {
     if !is_own && is_in_container() {
         return None;
     }
-    backend::state_folder().ok()
+    state_folder().ok()
+}
+
+/// `$XDG_STATE_HOME/lockkit`, or `~/.local/state/lockkit`. Relative paths do not count, as the XDG
+/// base directory specification says.
+pub(crate) fn state_folder() -> Result<PathBuf, ExitError> {
+    let folder = |name: &str| -> Option<PathBuf> {
+        let value: OsString = env::var_os(name)?;
+        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+    };
+    let state = folder("XDG_STATE_HOME")
+        .or_else(|| Some(folder("HOME")?.join(".local/state")))
+        .ok_or_else(|| {
+            ExitError::usage(
+                "there is no place for the lock file: set HOME, or give a backend with --url",
+            )
+        })?;
+    Ok(state.join("lockkit"))
 }
 
 fn is_in_container() -> bool {

@@ -156,7 +156,7 @@ enum AttemptResult {
 }
 
 /// What a claim that has ended means for its caller: another claim enters the queue behind those that wait,
-/// unless somebody ended this one on purpose.
+/// unless this one was ended on purpose.
 fn again_unless_final(reason: &LossReason) -> Result<AttemptResult, Error> {
     match reason {
         LossReason::Broken(_) => Err(Error::lost(reason.clone())),

@@ -119,7 +119,7 @@ impl StoreFacts {
         capabilities.expiry_slack = self.session_pace() * 2 + self.pace * 4;
         capabilities.wake_up = match self.reports_changes {
             true => WakeUp::Push,
-            false => WakeUp::Poll { within: self.pace * 2 },
+            false => WakeUp::Poll { within: self.poll_within() },
         };
         capabilities.token_source = TokenSource::ClientClocks;
         capabilities.raise = true;

@@ -58,6 +58,7 @@ impl StoreContext {
     pub(crate) fn new(store: Arc<dyn Store>, options: &StoreOptions) -> Self {
         let mut facts = store.facts().clone();
         facts.pace = options.pace.unwrap_or(facts.pace);
+        facts.swap_pace = options.swap_pace.unwrap_or(facts.swap_pace);
         facts.min_ttl = options.min_ttl.unwrap_or(facts.min_ttl);
         let clock = options.clock.clone().unwrap_or_else(SteadyClock::shared);
         Self {

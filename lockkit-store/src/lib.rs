@@ -38,15 +38,21 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquires;
+#[cfg(feature = "azure")]
+mod azure;
 mod claims;
 mod connect;
 mod context;
 mod document;
 mod driver;
+#[cfg(feature = "gcs")]
+mod gcs;
 mod kept_sights;
 mod listing;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "objects")]
+mod objects;
 mod observer;
 mod open;
 mod options;
@@ -66,15 +72,21 @@ mod store;
 pub mod testing;
 mod waiters;
 
+#[cfg(feature = "azure")]
+pub use azure::AzureStore;
 pub use driver::StoreDriver;
+#[cfg(feature = "gcs")]
+pub use gcs::GcsStore;
 pub use kept_sights::ignored_state;
 #[cfg(feature = "nats")]
 pub use nats::NatsStore;
+#[cfg(feature = "objects")]
+pub use object_store;
 pub use options::StoreOptions;
 pub use probe::probe;
+#[cfg(feature = "s3")]
+pub use s3::S3Store;
 pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
     StoreFacts,
 };
-#[cfg(feature = "s3")]
-pub use {object_store, s3::S3Store};

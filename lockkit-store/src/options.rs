@@ -25,6 +25,7 @@ const SHORTEST_PACE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
     pub(crate) pace: Option<Duration>,
+    pub(crate) swap_pace: Option<Duration>,
     pub(crate) min_ttl: Option<Duration>,
     pub(crate) state: Option<PathBuf>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
@@ -59,6 +60,14 @@ impl StoreOptions {
     #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {
         self.pace = Some(pace);
+        self
+    }
+
+    /// Another least time between two swaps of one document than the store's. What is asked for meanwhile
+    /// shares the next swap.
+    #[must_use]
+    pub fn swap_pace(mut self, pace: Duration) -> Self {
+        self.swap_pace = Some(pace);
         self
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::claim_list::OperationResult;
-use lockkit_core::clock::{ClockPair, Moment};
+use lockkit_core::clock::{ClockPair, Moment, sleep_until};
 use lockkit_core::driver::BatchError;
 use lockkit_core::{Error, Key};
 use tokio::sync::{mpsc, oneshot};
@@ -64,6 +64,8 @@ pub(crate) struct ShardWorker {
     swap_time: Duration,
     /// How many conflicts there were for each swap lately.
     contention: f64,
+    /// When a swap was sent last.
+    swapped: Option<Moment>,
     /// When a record of a break was first seen.
     breaks_seen: HashMap<String, ClockPair>,
     /// Whether a poll was asked for during a round.
@@ -124,6 +126,7 @@ impl ShardWorker {
             unanswered: false,
             swap_time: Duration::from_millis(5),
             contention: 0.0,
+            swapped: None,
             breaks_seen: HashMap::new(),
             is_polled: false,
         };
@@ -143,6 +146,9 @@ impl ShardWorker {
                 },
             };
             let Some(first) = first else { return };
+            if let Some(ShardRequest::Apply(_)) = first {
+                self.keep_pace().await;
+            }
             let mut operations = Vec::new();
             let mut is_polled = std::mem::take(&mut self.is_polled);
             // Operations that are asked for at the same time share a swap.
@@ -218,6 +224,14 @@ impl ShardWorker {
             }
         }
         round.has_swapped
+    }
+
+    /// Waits until the document may be swapped again, where the store bounds that.
+    async fn keep_pace(&self) {
+        let pace = self.context.facts.swap_pace;
+        if let Some(swapped) = self.swapped.filter(|_| !pace.is_zero()) {
+            sleep_until(&*self.context.clock, swapped.after(pace)).await;
+        }
     }
 
     /// Fails the operations that were repeated for too long; says whether that ends the round. All of them end
@@ -353,7 +367,9 @@ impl ShardWorker {
         let context = self.context.clone();
         attempt.document.write = context.id();
         let bytes = attempt.document.encode();
+        self.keep_pace().await;
         let sent = context.now();
+        self.swapped = Some(sent);
         let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
         let took = context.now().since(sent);
         self.swap_time = (self.swap_time * 3 + took) / 4;

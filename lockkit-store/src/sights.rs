@@ -142,7 +142,7 @@ impl Sights {
         begins
     }
 
-    /// Whether the session is to be read before it stands in the way: it was never seen, or its last beat has
+    /// Whether the session is to be read before it is in the way: it was never seen, or its last beat has
     /// been seen for its whole TTL.
     pub(crate) fn is_urgent(&self, session: &str, now: ClockPair) -> bool {
         let is_known = locked(&self.0).contains_key(session);
