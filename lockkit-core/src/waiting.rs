@@ -63,7 +63,7 @@ struct Note {
     ask_now: bool,
     /// When to ask.
     at: Option<Moment>,
-    /// Where it was when it was last asked about; where messages come, not known.
+    /// Where it was when it was last asked about.
     progress: Option<Progress>,
     /// Whether a message of the server said that it holds.
     notified: bool,
@@ -147,13 +147,13 @@ impl<K: Eq + Hash> Waiters<K> {
         let mut note = locked(&waiter.note);
         note.is_queued = true;
         let mut after = lease.map_or(pace::SELDOM, |left| left + BEHIND);
+        let (key, now) = (&waiter.claim.key, self.clock.now());
+        if let Some(last) = note.progress {
+            self.hand_overs.saw(key, last, ahead, now);
+        }
+        let progress = Progress::next(note.progress, ahead, now);
+        note.progress = Some(progress);
         if !self.gets_notifications() {
-            let (key, now) = (&waiter.claim.key, self.clock.now());
-            if let Some(last) = note.progress {
-                self.hand_overs.saw(key, last, ahead, now);
-            }
-            let progress = Progress::next(note.progress, ahead, now);
-            note.progress = Some(progress);
             after = after.min(progress.pause(now, self.hand_overs.last(key)));
         }
         self.arm(&mut note, after);
@@ -196,6 +196,18 @@ impl<K: Eq + Hash> Waiters<K> {
     /// All are to be asked about: messages may have been missed.
     pub fn ask_about_all(&self) {
         self.ask_about_those(|_| true);
+    }
+
+    /// For a driver that reads in one request what happened in all queues, and then says of which claims it
+    /// [asks now](Self::ask_now): after how long it reads again, at the pace of the first waiter whose queue moves
+    /// fastest, and after this at most.
+    pub fn next_poll(&self, longest: Duration) -> Duration {
+        let now = self.clock.now();
+        let pause = |waiter: &Arc<Waiter>| {
+            let progress = locked(&waiter.note).progress?;
+            Some(progress.pause(now, self.hand_overs.last(&waiter.claim.key)))
+        };
+        locked(&self.waiters).values().filter_map(pause).fold(longest, Duration::min)
     }
 
     /// Whether messages are known to arrive.

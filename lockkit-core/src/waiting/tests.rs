@@ -206,6 +206,27 @@ async fn the_first_waiter_is_asked_about_after_a_quarter_of_the_last_hand_over()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_driver_that_reads_for_all_claims_goes_by_the_fastest_queue() {
+    let driver = Mute::new();
+    let (waiting, longest) = (&driver.waiting, Duration::from_millis(15));
+    waiting.listening_started();
+    assert_eq!(waiting.next_poll(longest), longest, "no claim waits");
+    let (first, second) = (claim(), claim());
+    submitting(waiting, &first);
+    waiting.queued(&first.id, 2, Some(LONG));
+    assert_eq!(waiting.next_poll(longest), longest);
+    sleep(Duration::from_millis(8)).await;
+    waiting.queued(&first.id, 1, Some(LONG));
+    let pause = waiting.next_poll(longest).as_millis();
+    assert!((2..=3).contains(&pause), "a quarter of 8 ms, not {pause}");
+    submitting(waiting, &second);
+    waiting.queued(&second.id, 2, Some(LONG));
+    assert_eq!(waiting.next_poll(longest).as_millis(), pause);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(waiting.next_poll(longest), longest, "it stands still");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_that_stands_still_is_asked_about_ten_times_a_second() {
     let driver = Mute::new();
     let claim = claim();
