@@ -21,6 +21,7 @@ use crate::shared::Core;
 use crate::state::with_lock_delay;
 use crate::{Claim, Error, Key, LossReason, Mode, Space, Token};
 
+mod gate;
 mod options;
 
 pub(crate) use options::Options;
@@ -105,6 +106,9 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
         return Err(core.driver().unsupported("semaphores"));
     }
     request.mode.check(options.resizable)?;
+    if let Some(gate) = core.driver().gate() {
+        gate::check(gate, request)?;
+    }
     if options.detached && !capabilities.detached {
         return Err(core.driver().unsupported("claims that outlive their process"));
     }
@@ -180,6 +184,8 @@ struct Attempt<'a> {
     pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
     is_settled: bool,
+    /// Whether an attempt to take the gate got no answer, and may yet take it.
+    is_gate_ambiguous: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -209,6 +215,7 @@ impl<'a> Attempt<'a> {
             acquiring: None,
             pending: None,
             is_settled: true,
+            is_gate_ambiguous: false,
         }
     }
 
@@ -276,7 +283,7 @@ impl<'a> Attempt<'a> {
                 self.check_lease(&grant)?;
                 let record = self.enlist(asked);
                 match record.grant(&grant, Some(asked)) {
-                    LeaseLeft::Enough => self.hand_out(record),
+                    LeaseLeft::Enough => self.hand_out(record, patience).await,
                     remaining => Box::pin(self.late(record, remaining, patience)).await,
                 }
             }
@@ -308,7 +315,11 @@ impl<'a> Attempt<'a> {
 
     fn enlist(&mut self, asked: Moment) -> Arc<ClaimRecord> {
         let clock = self.core.clock().clone();
-        let record = Arc::new(ClaimRecord::new(self.claim.clone(), asked, clock, self.how));
+        let mut how = self.how;
+        if self.core.registry.gate_of(&self.claim).is_some() {
+            how.max_hold = None; // it counts from the moment at which the gate is taken
+        }
+        let record = Arc::new(ClaimRecord::new(self.claim.clone(), asked, clock, how));
         self.record = Some(record.clone());
         record
     }
@@ -320,9 +331,26 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn hand_out(mut self, record: Arc<ClaimRecord>) -> Result<AttemptResult, Error> {
+    async fn hand_out(
+        mut self,
+        record: Arc<ClaimRecord>,
+        patience: Patience,
+    ) -> Result<AttemptResult, Error> {
         self.register(&record)?;
-        Ok(AttemptResult::Granted(self.into_guard(record)))
+        self.past_gate(record, patience).await
+    }
+
+    /// The guard of a claim that holds and is in the registry; with a gate, once that is taken.
+    async fn past_gate(
+        self,
+        record: Arc<ClaimRecord>,
+        patience: Patience,
+    ) -> Result<AttemptResult, Error> {
+        match self.core.registry.gate_of(&self.claim) {
+            None => Ok(AttemptResult::Granted(self.into_guard(record))),
+            // Boxed, so that a lock without one does not carry what it needs.
+            Some(gate) => Box::pin(self.pass_gate(gate, record, patience)).await,
+        }
     }
 
     /// The lease was over, or nearly so, when the answer came: renews it, where that is still possible,
@@ -334,7 +362,7 @@ impl<'a> Attempt<'a> {
         patience: Patience,
     ) -> Result<AttemptResult, Error> {
         if remaining == LeaseLeft::Little && fresh::renewed(self.core, &record).await? {
-            return self.hand_out(record);
+            return self.hand_out(record, patience).await;
         }
         if let Some(reason) = record.loss() {
             again_unless_final(&reason)?;
@@ -379,7 +407,7 @@ impl<'a> Attempt<'a> {
         match record.loss() {
             None if record.lease_left() == LeaseLeft::Enough => {
                 self.core.registry.sooner(record.next_event());
-                Ok(AttemptResult::Granted(self.into_guard(record)))
+                self.past_gate(record, Patience::Wait).await
             }
             None => {
                 // Renewed here alone, and not ended by the renewer, until it has a guard.
@@ -413,6 +441,9 @@ impl<'a> Attempt<'a> {
             let until = self.core.clock().now().after(self.claim.hold_ttl);
             record.set_ambiguous(self.ambiguous, until);
         }
+        if self.is_gate_ambiguous {
+            record.set_gate_ambiguous(self.core.clock().now().after(self.claim.hold_ttl));
+        }
         Guard::new(self.core.clone(), record)
     }
 }
@@ -443,6 +474,7 @@ impl Drop for Attempt<'_> {
             not_before: now,
             give_up,
             ambiguous: self.ambiguous,
+            is_gate_ambiguous: self.is_gate_ambiguous,
             least: None,
         });
     }

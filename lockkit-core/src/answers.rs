@@ -88,7 +88,7 @@ pub enum Acquisition {
     Granted(Grant),
     /// The claim waits behind this many live claims.
     Queued {
-        /// The number of live claims ahead of it.
+        /// The number of live claims ahead of it; from 64 on a driver may count no further.
         ahead: u32,
     },
     /// The claim could not hold, and is not in the list.

@@ -56,6 +56,7 @@ pub use crate::deadline::{backoff, trusted_until};
 pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Renewed, ServerChanges, ServerHistory, ServerRun};
+pub use crate::gate::{Gate, GateAttempt, GateRenewal, check_neighbours};
 pub use crate::observe::wake_ups_refused;
 pub use crate::recent::Recent;
 pub use crate::registers::{
@@ -112,6 +113,12 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// The registers of this backend, if it has any.
     fn registers(&self) -> Option<&dyn Registers> {
+        None
+    }
+
+    /// The gate that exclusive claims take beside their place in the queue, so that they exclude locks of other
+    /// libraries, and are excluded by them. `None` unless the driver was told to: then it costs nothing.
+    fn gate(&self) -> Option<&dyn Gate> {
         None
     }
 
@@ -353,7 +360,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     }
 
     /// What core adds to every token of this namespace; 0 unless it was raised. Read once a
-    /// manager.
+    /// manager. A backend on which namespaces may have [neighbours](check_neighbours) refuses here a process
+    /// that has others.
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let _ = namespace;
         Ok(0)

@@ -388,6 +388,9 @@ pub enum LossReason {
     /// The backend does not have it any more, or it was trusted for a shorter time, since the server's clock
     /// got ahead of this process's: it was stepped, it runs fast, or the machine of this process was paused.
     ClockJump,
+    /// What keeps [neighbours](crate::driver::Gate) out was not there any more, or theirs: it was deleted, its
+    /// data was lost, or its lease ended. One of them may hold the lock.
+    Neighbour,
     /// Its manager was shut down.
     ShutDown,
     /// This process is a fork of the one that holds it, which goes on holding it.
@@ -416,6 +419,7 @@ impl LossReason {
             Self::Vanished => "vanished",
             Self::ServerChanged => "server_changed",
             Self::ClockJump => "clock_jump",
+            Self::Neighbour => "neighbour",
             Self::ShutDown => "shut_down",
             Self::Forked => "forked",
         }
@@ -442,6 +446,7 @@ impl fmt::Display for LossReason {
             Self::ClockJump => {
                 f.write_str("the server's clock got ahead of this process's: a step, or a pause")
             }
+            Self::Neighbour => f.write_str("what keeps neighbours out was gone, or theirs"),
             Self::ShutDown => f.write_str("its manager was shut down"),
             Self::Forked => f.write_str("it is the parent's of this forked process"),
         }

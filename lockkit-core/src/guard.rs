@@ -13,6 +13,7 @@ use tracing::Instrument;
 use crate::clock::sleep_until;
 use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
+use crate::gate::not_with_neighbours;
 use crate::held_lock::HeldLock;
 use crate::record::ClaimRecord;
 use crate::shared::Core;
@@ -251,7 +252,8 @@ impl HeldClaim {
         // From here to the answer, dropping this future drops `self`, which is still armed.
         let answer = registry.give_back(claim).await;
         let (ambiguous, until) = record.ambiguous();
-        let ghost_possible = ambiguous > 0 && registry.clock.now() < until;
+        let ghost_possible =
+            (ambiguous > 0 && registry.clock.now() < until) || record.is_gate_ambiguous();
         self.releases_on_drop.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
@@ -345,6 +347,9 @@ impl WriteGuard {
         }
         let lease = &holding.lease;
         let claim = lease.record.claim();
+        if holding.core.registry.gate_of(&claim).is_some() {
+            return Err(not_with_neighbours("a read lock"));
+        }
         let ask = || async {
             let sent = lease.record.now();
             Ok((lease.within(lease.registry.driver.downgrade(&claim)).await?, sent))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join;
 
 use crate::driver::{Anchored, ClaimEnd, Renewal};
 use crate::error::no_answer;
@@ -181,7 +182,21 @@ impl HeldLock {
         self.token()?;
         let claim = self.record.claim();
         let sent = self.record.now();
-        let answer = self.within(self.registry.driver.renew_single(&claim)).await?;
+        let renewal = self.within(self.registry.driver.renew_single(&claim));
+        let answer = match self.registry.driver.gate() {
+            None => renewal.await?,
+            Some(_) => {
+                let batch = [self.record.clone()];
+                let gate = self.registry.keep_gates(&batch, self.remaining());
+                let (answer, gate) = join(renewal, gate).await;
+                // The claim's answer counts, whatever became of the gate.
+                if let (Ok(answer), Err(error)) = (&answer, gate) {
+                    self.answered(answer, sent)?;
+                    return Err(error);
+                }
+                answer?
+            }
+        };
         self.answered(&answer, sent)
     }
 

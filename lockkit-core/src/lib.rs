@@ -20,7 +20,8 @@
 //! 6. In the background: `registry.rs` has the records of a manager, `renewer.rs` renews and releases.
 //!    How a renewal decides that a lock is lost, and why, is `record/loss.rs`; `evidence.rs` says what an
 //!    answer tells of its server.
-//! 7. The other primitives in `sync/`, each in one file: they use only locks and registers.
+//! 7. Exclusion beside locks of other libraries, in every driver that offers it: `gate.rs`.
+//! 8. The other primitives in `sync/`, each in one file: they use only locks and registers.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -46,6 +47,7 @@ pub mod driver;
 mod error;
 mod evidence;
 mod fresh;
+mod gate;
 mod guard;
 mod held_lock;
 mod inspection;
@@ -88,6 +90,7 @@ pub use client::ClientIdentity;
 pub use deadline::Margin;
 pub use driver::{MAX_REGISTER_BYTES, Precondition, RegisterEntry, Version};
 pub use error::{Cause, Error, FromLock, LossReason, Result};
+pub use gate::NeighbourWait;
 pub use guard::{Guard, WriteGuard};
 pub use held_lock::{Anchor, Fence, HeldLock};
 pub use manager::LockManager;

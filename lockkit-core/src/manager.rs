@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::admin::LockAdmin;
 use crate::capabilities::Capabilities;
 use crate::driver::LockDriver;
+use crate::gate::NeighbourWait;
 use crate::observe;
 use crate::registry::Registry;
 use crate::renewer;
@@ -105,6 +106,13 @@ impl LockManager {
     /// What the backend does and does not do.
     pub fn capabilities(&self) -> &Capabilities {
         self.core.driver().capabilities()
+    }
+
+    /// Whether a lock of this name was granted to this manager, and is tried for since a neighbour has it;
+    /// `None` otherwise, and on backends without a [gate](crate::driver::Gate). Others see such a lock as held
+    /// by this process. No I/O.
+    pub fn neighbour_wait(&self, name: impl AsRef<str>) -> Option<NeighbourWait> {
+        self.core.registry.neighbour_wait(name.as_ref())
     }
 
     /// The settings that it was made with.

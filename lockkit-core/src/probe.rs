@@ -112,6 +112,7 @@ impl Drop for Placed<'_> {
         }
         let now = self.core.clock().now();
         self.core.registry.release(Release {
+            is_gate_ambiguous: false,
             claim: self.claim.clone(),
             not_before: now,
             give_up: now.after(self.claim.hold_ttl.max(self.claim.wait_ttl)),

@@ -14,11 +14,13 @@ use crate::driver::Grant;
 use crate::observe::{self, Labels};
 use crate::{Claim, LossReason, Token};
 
+mod gate;
 mod loss;
 mod parts;
 mod state;
 mod stay;
 
+use gate::GateState;
 pub(crate) use parts::{GivenBack, RecordOptions};
 
 /// A claim of this process, from the moment it is in its queue until it has ended.
@@ -66,6 +68,7 @@ struct RecordState {
     run: Option<Arc<str>>,
     rate: f64,
     doubt: Option<LossReason>,
+    gate: GateState,
 }
 
 enum ClaimPhase {
@@ -91,7 +94,7 @@ struct HeldLease {
 }
 
 /// What a grant leaves to its holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LeaseLeft {
     /// The claim has ended, or its lease is over.
     Nothing,
@@ -129,6 +132,7 @@ impl ClaimRecord {
             run: None,
             rate: 1.0,
             doubt: None,
+            gate: GateState::default(),
         };
         observe::waiting(labels, 1.0);
         let (state, changed) = (Mutex::new(state), Notify::new());
@@ -192,6 +196,7 @@ impl ClaimRecord {
         let ours = Grant { ttl: leased.div_f64(state.rate), ..*grant };
         let until = deadline::grant_until(&ours, asked, self.margin);
         let (max_hold, handed_out) = (state.max_hold, state.handed_out);
+        let gate_until = state.gate_until();
         let is_latest = asked >= state.asked;
         let holding = match &mut state.phase {
             ClaimPhase::Ended(_) => return LeaseLeft::Nothing,
@@ -225,7 +230,7 @@ impl ClaimRecord {
                     true => until,
                     false => h.until.max(until),
                 };
-                h.deadline = h.until.min(h.stop);
+                h.deadline = h.until.min(h.stop).min(gate_until);
                 *h
             }
         };
@@ -244,8 +249,16 @@ impl ClaimRecord {
 
     /// What is left of the lease, compared with what is trusted of one that has just begun.
     fn left_of(&self, holding: &HeldLease, round_trip: Duration, now: Moment) -> LeaseLeft {
-        let remaining = holding.until.since(now);
         let trusted = holding.ttl.saturating_sub(self.margin.of(holding.ttl));
+        self.lease_left_of(holding.until.since(now), trusted, round_trip)
+    }
+
+    fn lease_left_of(
+        &self,
+        remaining: Duration,
+        trusted: Duration,
+        round_trip: Duration,
+    ) -> LeaseLeft {
         let enough = match self.renew {
             // Its renewal leaves at once, and comes in time.
             true => remaining >= trusted / 10 && remaining >= round_trip * 2,
@@ -303,6 +316,7 @@ impl ClaimRecord {
             h.ttl = h.ttl.min(ttl);
             h.lowered = now;
             state.due = NEVER;
+            state.postpone_gate(NEVER);
         }
     }
 
@@ -310,6 +324,7 @@ impl ClaimRecord {
     pub(crate) fn postpone(&self, until: Moment) {
         let mut state = self.state();
         state.due = state.due.max(until);
+        state.postpone_gate(until);
     }
 
     /// The ttl that its state has.
@@ -326,7 +341,7 @@ impl ClaimRecord {
         let state = self.state();
         match &state.phase {
             ClaimPhase::Waiting => state.due,
-            ClaimPhase::Holding(h) => state.due.min(h.deadline),
+            ClaimPhase::Holding(h) => state.renewal_due().min(h.deadline),
             ClaimPhase::Ended(_) => NEVER,
         }
     }
@@ -340,7 +355,7 @@ impl ClaimRecord {
             ClaimPhase::Holding(h) => h.ttl / 3,
             ClaimPhase::Ended(_) => return false,
         };
-        state.due <= now.after(interval / 2)
+        state.renewal_due() <= now.after(interval / 2)
     }
 
     /// How long until the claim cannot be saved any more.

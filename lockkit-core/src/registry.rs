@@ -22,6 +22,7 @@ use crate::record::{ClaimRecord, NEVER};
 use crate::runtimes::Runtimes;
 use crate::{Claim, Error, LossReason, Name, observe};
 
+mod gate;
 mod release;
 
 /// How long a release waits for its answer before it is asked for again.
@@ -75,6 +76,8 @@ pub(crate) struct Release {
     /// How many requests that got no answer may still reach the backend after the release, and put the
     /// claim in again. Then it is released again and again.
     pub(crate) ambiguous: u32,
+    /// Whether an attempt that got no answer may still take the gate: then it is given back again and again.
+    pub(crate) is_gate_ambiguous: bool,
     /// It is to stay held until then: its lease is shortened to that where the backend can, and it is not
     /// released before.
     pub(crate) least: Option<Moment>,
@@ -280,8 +283,9 @@ impl Registry {
         locked(&self.records).drain().map(|(_, record)| record).collect()
     }
 
-    /// Takes a claim out of its list, in bounded time.
+    /// Takes a claim out of its list, in bounded time, and gives its gate back before, where it may have one.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.give_gate(claim).await?;
         let answer = in_time(self.backend(), RELEASE, self.batcher.release(claim)).await;
         if answer.is_ok() {
             self.outages.answered();
@@ -326,7 +330,9 @@ impl Registry {
         let lease_end = record.lease_end();
         if record.renewed(answer, sent) {
             self.remove(record.claim().id, record);
-            if let Some(lease_end) = lease_end.filter(|_| record.has_lock_delay()) {
+            // With the claim ends its gate, but not before a holder that winds up has given it back.
+            let stays = record.has_lock_delay() || record.has_gate();
+            if let Some(lease_end) = lease_end.filter(|_| stays) {
                 self.release_at(record.claim(), lease_end);
             }
             if let Some(why) = record.loss() {

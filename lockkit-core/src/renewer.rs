@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -258,6 +258,20 @@ async fn renew(registry: Arc<Registry>, mut batch: Vec<Arc<ClaimRecord>>) {
     let remaining =
         batch.iter().map(|r| r.savable_for(sent)).filter(|remaining| !remaining.is_zero()).min();
     let remaining = remaining.unwrap_or(Duration::MAX);
+    let limit = renewal_limit(remaining);
+    let claims_renewed = renew_claims(&registry, &batch, sent, remaining);
+    match registry.driver.gate() {
+        None => claims_renewed.await,
+        Some(_) => drop(join(claims_renewed, registry.keep_gates(&batch, limit)).await),
+    }
+}
+
+async fn renew_claims(
+    registry: &Registry,
+    batch: &[Arc<ClaimRecord>],
+    sent: Moment,
+    remaining: Duration,
+) {
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let asked = registry.watched(registry.driver.renew_with_evidence(&claims));
     let answer = tokio::time::timeout(renewal_limit(remaining), asked).await;
@@ -271,7 +285,7 @@ async fn renew(registry: Arc<Registry>, mut batch: Vec<Arc<ClaimRecord>>) {
             if answers.iter().any(Result::is_ok) {
                 registry.outages.answered();
             }
-            registry.all_renewed(&batch, &answers, sent);
+            registry.all_renewed(batch, &answers, sent);
         }
         answer => {
             let error = match answer {
@@ -289,7 +303,7 @@ async fn renew(registry: Arc<Registry>, mut batch: Vec<Arc<ClaimRecord>>) {
 /// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
 /// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard) {
-    let Release { claim, not_before, give_up, mut ambiguous, least } = order;
+    let Release { claim, not_before, give_up, mut ambiguous, is_gate_ambiguous, least } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
     if let Some(until) = least {
@@ -315,7 +329,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard)
                 registry.note("release", sent, error);
             }
         }
-        let finished = answer.is_ok() && ambiguous == 0;
+        let finished = answer.is_ok() && ambiguous == 0 && !is_gate_ambiguous;
         if answer.is_ok() {
             pending = None; // what follows is only for ghosts
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::{Released, Renewal};
+use crate::gate::not_with_neighbours;
 use crate::observe::Labels;
 use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
 use crate::shared::Core;
@@ -24,6 +25,7 @@ impl LockManager {
         let core = self.core();
         core.check_open()?;
         check_namespace(core, ticket)?;
+        check_gate(core)?;
         let base = core.namespace_counter().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.default_wait_ttl(), core.identity.clone()));
@@ -50,11 +52,19 @@ impl LockManager {
         let core = self.core();
         core.check_open()?;
         check_namespace(core, ticket)?;
+        check_gate(core)?;
         let claim = ticket.claim(core.settings.default_wait_ttl(), core.identity.clone());
         if let Some(record) = core.registry.take(claim.id) {
             record.lose(LossReason::Vanished);
         }
         core.driver().release(&Arc::new(claim)).await
+    }
+}
+
+fn check_gate(core: &Core) -> Result<(), Error> {
+    match core.driver().gate() {
+        None => Ok(()),
+        Some(_) => Err(not_with_neighbours("a lock that outlives its process")),
     }
 }
 

@@ -20,11 +20,13 @@ use tokio::task::AbortHandle;
 use crate::clock::{Clock, Moment, SteadyClock};
 use crate::concurrency::{locked, once_there};
 use crate::driver::{Acquire, Acquisition, Batch, ClaimId, Grant, Patience, Renewal};
-use crate::{Claim, Error, LossReason};
+use crate::{Claim, Error};
 
+mod pace;
 mod poller;
 pub(crate) mod watchers;
 
+use pace::{HandOverTimes, Progress};
 pub use poller::PolledDriver;
 pub use watchers::RegisterWatchers;
 
@@ -43,6 +45,8 @@ pub struct Waiters<K> {
     /// Whether messages are known to arrive.
     notified: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
+    hand_overs: HandOverTimes,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]
@@ -59,9 +63,8 @@ struct Note {
     ask_now: bool,
     /// When to ask.
     at: Option<Moment>,
-    /// How many claims were ahead when it was last asked about, and how often in vain since there were so many.
-    ahead: u32,
-    asked: u32,
+    /// Where it was when it was last asked about.
+    progress: Option<Progress>,
     /// Whether a message of the server said that it holds.
     notified: bool,
     /// Whether it is known to be in its queue, so that an answer that it is not is the truth.
@@ -79,6 +82,8 @@ impl<K: Eq + Hash> Waiters<K> {
             rearmed: Arc::default(),
             notified: AtomicBool::new(false),
             tasks: Mutex::default(),
+            hand_overs: HandOverTimes::default(),
+            clock: SteadyClock::shared(),
         }
     }
 
@@ -141,11 +146,15 @@ impl<K: Eq + Hash> Waiters<K> {
         let Some(waiter) = self.find(&(self.name)(id)) else { return };
         let mut note = locked(&waiter.note);
         note.is_queued = true;
-        let mut after = lease.map_or(poller::SELDOM, |left| left + BEHIND);
+        let mut after = lease.map_or(pace::SELDOM, |left| left + BEHIND);
+        let (key, now) = (&waiter.claim.key, self.clock.now());
+        if let Some(last) = note.progress {
+            self.hand_overs.saw(key, last, ahead, now);
+        }
+        let progress = Progress::next(note.progress, ahead, now);
+        note.progress = Some(progress);
         if !self.gets_notifications() {
-            note.asked = if ahead < note.ahead { 0 } else { note.asked.saturating_add(1) };
-            note.ahead = ahead;
-            after = after.min(poller::pause(ahead, note.asked));
+            after = after.min(progress.pause(now, self.hand_overs.last(key)));
         }
         self.arm(&mut note, after);
     }
@@ -154,14 +163,14 @@ impl<K: Eq + Hash> Waiters<K> {
     pub fn granted(&self, name: &K, grant: impl FnOnce(&Claim) -> Grant) {
         if let Some(waiter) = self.find(name) {
             locked(&waiter.note).notified = true;
-            waiter.end(Ok(grant(&waiter.claim)));
+            self.grant(&waiter, grant(&waiter.claim));
         }
     }
 
     /// As [`granted`](Self::granted); says whether the claim waits here.
     pub fn holds(&self, id: &ClaimId, grant: Grant) -> bool {
         let waiter = self.find(&(self.name)(id));
-        waiter.inspect(|waiter| waiter.end(Ok(grant))).is_some()
+        waiter.inspect(|waiter| self.grant(waiter, grant)).is_some()
     }
 
     /// Whether the claim waits here.
@@ -187,6 +196,18 @@ impl<K: Eq + Hash> Waiters<K> {
     /// All are to be asked about: messages may have been missed.
     pub fn ask_about_all(&self) {
         self.ask_about_those(|_| true);
+    }
+
+    /// For a driver that reads in one request what happened in all queues, and then says of which claims it
+    /// [asks now](Self::ask_now): after how long it reads again, at the pace of the first waiter whose queue moves
+    /// fastest, and after this at most.
+    pub fn next_poll(&self, longest: Duration) -> Duration {
+        let now = self.clock.now();
+        let pause = |waiter: &Arc<Waiter>| {
+            let progress = locked(&waiter.note).progress?;
+            Some(progress.pause(now, self.hand_overs.last(&waiter.claim.key)))
+        };
+        locked(&self.waiters).values().filter_map(pause).fold(longest, Duration::min)
     }
 
     /// Whether messages are known to arrive.
@@ -269,8 +290,17 @@ impl<K: Eq + Hash> Waiters<K> {
         self.rearmed.notify_one();
     }
 
+    /// It holds, so its queue has moved.
+    fn grant(&self, waiter: &Waiter, grant: Grant) {
+        let progress = locked(&waiter.note).progress.take();
+        if let Some(progress) = progress {
+            self.hand_overs.saw(&waiter.claim.key, progress, 0, self.clock.now());
+        }
+        waiter.end(Ok(grant));
+    }
+
     fn arm(&self, note: &mut Note, after: Duration) {
-        note.at = Some(SteadyClock.now().after(after));
+        note.at = Some(self.clock.now().after(after));
         self.rearmed.notify_one();
     }
 
@@ -298,20 +328,6 @@ impl Waiter {
     fn end(&self, outcome: Result<Grant, Error>) {
         locked(&self.note).outcome = Some(outcome);
         self.wake.notify_one();
-    }
-
-    /// What an answer says; `None` for one that waits on.
-    fn answered(&self, renewal: Renewal) -> Option<u32> {
-        let reason = match renewal {
-            Renewal::Waits { ahead } => return Some(ahead),
-            Renewal::Holds(grant) => {
-                self.end(Ok(grant));
-                return None;
-            }
-            Renewal::Ended(ended) => LossReason::from(ended),
-        };
-        self.end(Err(Error::Lost { reason }));
-        None
     }
 }
 

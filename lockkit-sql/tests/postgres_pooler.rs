@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::LockDriver as _;
-use lockkit_core::{LockManager, Settings, Space};
+use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_lab::raw::postgres as raw;
 use lockkit_lab::{Kind, Shared};
-use lockkit_sql::{PostgresDriver, ServerOptions};
+use lockkit_sql::{Neighbours, PostgresDriver, ServerOptions};
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -273,4 +273,15 @@ async fn statements_run_at_read_committed_and_leave_the_level_of_the_connection_
     let mut next = raw::PostgresConnection::open(pooler.address()).await.unwrap();
     let level = next.query("SHOW default_transaction_isolation").await.unwrap();
     assert_eq!(format!("{level:?}").matches("serializable").count(), 1, "{level:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neighbours_are_refused_behind_a_pooler() {
+    for unknown in [Unknown::Refused, Unknown::Ignored] {
+        let pooler = Pooler::with(4, unknown, &[]).await;
+        let options = ServerOptions::default().neighbours(Neighbours::Advisory);
+        let refused = PostgresDriver::connect_with(&pooler.url, options).await.unwrap_err();
+        assert!(matches!(refused, Error::Config(_)), "{refused}");
+        assert!(refused.to_string().contains("a pooler before this server"), "{refused}");
+    }
 }

@@ -112,7 +112,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
              DROP FUNCTION IF EXISTS from_tomorrow.lockkit_submit"
         );
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
-        let told = format!("have version {version}, and this lockkit needs version 8");
+        let told = format!("have version {version}, and this lockkit needs version 9");
         let refused = PostgresDriver::connect(&url).await.unwrap_err();
         assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
         // Nor do the statements for people change them.
@@ -211,5 +211,21 @@ async fn a_watch_goes_on_after_a_restart_of_the_server() {
         assert_eq!(next().await.unwrap().queue.len(), 1);
         guard.release().await.unwrap();
         assert!(next().await.unwrap().queue.is_empty());
+    }
+}
+
+/// docs/sql.md says why.
+#[tokio::test]
+async fn the_tables_leave_room_for_updates_and_are_vacuumed_early() {
+    let url = with(&url().await, "tables=with_settings");
+    PostgresDriver::connect(&url).await.unwrap().close().await;
+    let mut admin = PgConnection::connect(&self::url().await).await.unwrap();
+    let settings = "SELECT array_to_string(reloptions, ', ') FROM pg_class
+        WHERE relname = $1 AND relnamespace = 'with_settings'::regnamespace";
+    for (table, fill) in [("lockkit_names", 60), ("lockkit_claims", 70)] {
+        let settings = sqlx::query_scalar(settings).bind(table).fetch_one(&mut admin).await;
+        let settings: String = settings.unwrap();
+        let expected = format!("fillfactor={fill}, autovacuum_vacuum_scale_factor=0.05");
+        assert_eq!(settings, expected, "{table}");
     }
 }

@@ -166,6 +166,9 @@ impl ClaimRecord {
 pub(super) fn reason_of_the_end(state: &RecordState) -> LossReason {
     match &state.phase {
         ClaimPhase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
+        ClaimPhase::Holding(h) if state.gate_failing(h.until).is_some() => {
+            state.gate_failing(h.until).unwrap_or(LossReason::Expired)
+        }
         // It was trusted for a shorter time than the server's silence would have taken.
         _ if state.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
         _ => {

@@ -27,7 +27,8 @@ impl Registry {
         let not_before = self.clock.now();
         let least = record.least_end();
         let give_up = least.unwrap_or(not_before).after(claim.hold_ttl);
-        self.release(Release { claim, not_before, give_up, ambiguous, least });
+        let is_gate_ambiguous = record.is_gate_ambiguous();
+        self.release(Release { claim, not_before, give_up, ambiguous, is_gate_ambiguous, least });
     }
 
     /// Takes a claim that was lost, with a lock delay, out of its list when the delay is over: a session
@@ -40,8 +41,14 @@ impl Registry {
 
     pub(super) fn release_at(&self, claim: Arc<Claim>, lease_end: Moment) {
         let give_up = lease_end.after(claim.hold_ttl);
-        let (not_before, ambiguous, least) = (lease_end, 0, None);
-        self.release(Release { claim, not_before, give_up, ambiguous, least });
+        self.release(Release {
+            claim,
+            not_before: lease_end,
+            give_up,
+            ambiguous: 0,
+            is_gate_ambiguous: false,
+            least: None,
+        });
     }
 
     /// Whether this claim has a lease of its own that needs no process and can be made to end early.

@@ -176,6 +176,7 @@ impl MultiLock {
         if self.mutexes.is_empty() {
             return Err(Error::config("a multi-lock has one lock at least"));
         }
+        self.check_gates().await?;
         let mut held = match (wait, self.mutexes.len()) {
             (WaitBudget::No, _) | (_, 1) => Vec::new(),
             _ => self.take_free().await?,
@@ -199,6 +200,19 @@ impl MultiLock {
         }
         let guard = MultiGuard::new(held, &self.positions);
         Ok(guard.is_valid().then_some(guard))
+    }
+
+    /// Refuses names that are one for neighbours: their holder would wait for itself.
+    async fn check_gates(&self) -> Result<(), Error> {
+        let core = |mutex: &Mutex| mutex.handle().core.clone();
+        for of_one in self.mutexes.chunk_by(|a, b| Arc::ptr_eq(&core(a), &core(b))) {
+            let core = core(&of_one[0]);
+            if let Some(gate) = core.driver().gate().filter(|_| of_one.len() > 1) {
+                let names = of_one.iter().map(|mutex| mutex.handle().name());
+                gate.check_distinct(&names.collect::<Result<Vec<_>, _>>()?).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes those that are free, all at once, and gives back what lies behind one that is not: who

@@ -6,20 +6,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::pace::RequestBudget;
 use super::{Waiter, Waiters};
-use crate::clock::{Clock, SteadyClock, sleep_until};
+use crate::clock::sleep_until;
 use crate::concurrency::locked;
 use crate::driver::{Renewal, backoff};
-use crate::{Claim, Error};
+use crate::{Claim, Error, LossReason};
 
-/// The first waiter is asked about so often, where no message comes; at first, while the list is likely to move,
-/// twice as often.
-const TICK: Duration = Duration::from_millis(10);
-const QUICK: u32 = 8;
-/// No waiter is asked about more seldom than this, where no message comes.
-pub(super) const SELDOM: Duration = Duration::from_secs(1);
-/// The first waiter is asked about no more seldom than this, however long it has been there.
-const SELDOM_FIRST: Duration = Duration::from_millis(100);
+/// Without messages, claims that would be asked about within this are asked about now, too.
+const TOGETHER: Duration = Duration::from_millis(5);
 /// After asking about so many at once there is a rest, of this many times what it took: claims that
 /// wait for a thousand different locks keep a fifth of one connection busy at most.
 const MANY: usize = 32;
@@ -73,10 +68,10 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
 
     fn asked(&self, waiter: &Waiter, answer: Result<(Renewal, Option<Duration>), Error>) {
         match answer {
-            Ok((renewal, lease)) => {
-                if let Some(ahead) = waiter.answered(renewal) {
-                    self.queued(&waiter.claim.id, ahead, lease);
-                }
+            Ok((Renewal::Waits { ahead }, lease)) => self.queued(&waiter.claim.id, ahead, lease),
+            Ok((Renewal::Holds(grant), _)) => self.grant(waiter, grant),
+            Ok((Renewal::Ended(ended), _)) => {
+                waiter.end(Err(Error::Lost { reason: LossReason::from(ended) }));
             }
             Err(error) if error.is_retryable() => {
                 let mut note = locked(&waiter.note);
@@ -89,25 +84,21 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
     }
 }
 
-/// After how long a claim behind so many is asked about again, that was asked about so often in vain.
-pub(super) fn pause(ahead: u32, asked: u32) -> Duration {
-    if ahead <= 1 && asked < QUICK {
-        return TICK / 2;
-    }
-    let slower = (1 + asked / 16).min(100);
-    let seldom = if ahead <= 1 { SELDOM_FIRST } else { SELDOM };
-    (TICK * ahead.clamp(1, 1_000) * slower).min(seldom)
-}
-
 async fn ask_when_due<D: PolledDriver>(driver: Weak<D>) {
+    let mut budget = RequestBudget::default();
     while let Some(driver) = driver.upgrade() {
         let waiting = driver.waiting();
-        let now = SteadyClock.now();
+        let (clock, now) = (waiting.clock.clone(), waiting.clock.now());
         let (mut due, next) = waiting.due(now);
-        // Without notifications, claims that would be asked about within half a tick are now, too: so there
-        // are two requests a tick at most, whatever the number of waiters.
         if !due.is_empty() && !waiting.gets_notifications() {
-            due = waiting.due(now.after(TICK / 2)).0;
+            let wait = budget.wait(now);
+            if !wait.is_zero() {
+                drop(driver);
+                sleep_until(&*clock, now.after(wait)).await;
+                continue;
+            }
+            budget.spend(now);
+            due = waiting.due(now.after(TOGETHER)).0;
         }
         if due.is_empty() {
             let rearmed = waiting.rearmed.clone();
@@ -116,7 +107,7 @@ async fn ask_when_due<D: PolledDriver>(driver: Weak<D>) {
                 None => rearmed.notified().await,
                 Some(at) => tokio::select! {
                     () = rearmed.notified() => {}
-                    () = sleep_until(&SteadyClock, at) => {}
+                    () = sleep_until(&*clock, at) => {}
                 },
             }
             continue;

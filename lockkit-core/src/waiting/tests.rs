@@ -1,5 +1,11 @@
+use std::future::pending;
+use std::sync::Weak;
+
+use tokio::time::{Instant, sleep};
+
 use super::*;
 use crate::answers::LeaseStart;
+use crate::clock::TokioClock;
 use crate::{ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 
 const LONG: Duration = Duration::from_secs(300);
@@ -86,27 +92,6 @@ fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
     }
 }
 
-/// What the documentation of drivers promises, however long a claim has been waiting.
-#[test]
-fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
-    let pause = poller::pause;
-    for asked in [0, 1, 15, 16, 160, 1_600, 16_000, u32::MAX] {
-        for ahead in [0, 1] {
-            let pause = pause(ahead, asked);
-            assert!(pause <= Duration::from_millis(100), "after {asked}: {pause:?}");
-        }
-        for ahead in [2, 10, 100, 1_000, u32::MAX] {
-            let pause = pause(ahead, asked);
-            assert!(pause <= Duration::from_secs(1), "{ahead}, after {asked}: {pause:?}");
-        }
-    }
-    let ms = Duration::from_millis;
-    assert_eq!([pause(1, 0), pause(1, 7), pause(1, 8), pause(1, 16)], [5, 5, 10, 20].map(ms));
-    assert_eq!(pause(10, 0), ms(100), "the tenth");
-    // No claim is asked about more often than every 5 ms.
-    assert_eq!(pause(0, 0), ms(5));
-}
-
 #[test]
 fn a_grant_counts_from_the_request_that_renewed_unless_the_driver_names_its_start() {
     let sent = Moment::from_nanos(7);
@@ -134,6 +119,151 @@ fn a_claim_is_asked_about_often_again_when_its_list_moves() {
     assert!(waiting.due(in_6_ms()).0.is_empty(), "it is the second");
     waiting.queued(&claim.id, 1, Some(LONG));
     assert_eq!(waiting.due(in_6_ms()).0.len(), 1);
-    (0..40).for_each(|_| waiting.queued(&claim.id, 1, Some(LONG)));
-    assert!(waiting.due(in_6_ms()).0.is_empty(), "nothing moves");
+}
+
+/// A backend without messages on a paused clock, where claims wait until a test lets them hold.
+struct Mute {
+    waiting: Waiters<ClaimId>,
+    asked: Mutex<Vec<Instant>>,
+    holds: Mutex<Option<ClaimId>>,
+}
+
+impl Mute {
+    fn new() -> Arc<Self> {
+        let mut waiting = Waiters::new(|id: &ClaimId| *id);
+        waiting.clock = TokioClock::shared();
+        Arc::new(Self { waiting, asked: Mutex::default(), holds: Mutex::default() })
+    }
+
+    fn queue(self: &Arc<Self>, claim: &Arc<Claim>, ahead: u32) {
+        submitting(&self.waiting, claim);
+        self.waiting.queued(&claim.id, ahead, Some(LONG));
+        self.waiting.start_polling(self);
+    }
+
+    /// When it was asked, over so long from now on.
+    async fn asked_within(&self, time: Duration) -> Vec<Instant> {
+        locked(&self.asked).clear();
+        sleep(time).await;
+        std::mem::take(&mut locked(&self.asked))
+    }
+}
+
+impl PolledDriver for Mute {
+    type Name = ClaimId;
+
+    fn waiting(&self) -> &Waiters<ClaimId> {
+        &self.waiting
+    }
+
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
+        locked(&self.asked).push(Instant::now());
+        let holds = *locked(&self.holds);
+        let answer = |claim: &Arc<Claim>| match holds == Some(claim.id) {
+            true => Ok((Renewal::Holds(grant()), None)),
+            false => Ok((Renewal::Waits { ahead: 1 }, Some(LONG))),
+        };
+        claims.iter().map(answer).collect()
+    }
+
+    async fn listen(_: Weak<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        pending().await
+    }
+}
+
+fn grant() -> Grant {
+    Grant {
+        token: Token::new(7).unwrap(),
+        ttl: LONG,
+        start: LeaseStart::LastAnswered,
+        margin: Duration::ZERO,
+    }
+}
+
+fn most_in_a_second(asked: &[Instant]) -> usize {
+    let a_second = Duration::from_secs(1);
+    let is_within =
+        |from: &Instant, at: &Instant| at >= from && at.duration_since(*from) < a_second;
+    let count = |from| asked.iter().filter(|at| is_within(from, at)).count();
+    asked.iter().map(count).max().unwrap_or(0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_waiter_is_asked_about_after_a_quarter_of_the_last_hand_over() {
+    let driver = Mute::new();
+    let (first, second) = (claim(), claim());
+    driver.queue(&first, 1);
+    sleep(Duration::from_millis(7)).await;
+    *locked(&driver.holds) = Some(first.id);
+    driver.waiting.outcome(&first).await.unwrap();
+    driver.waiting.remove(&first.id);
+    // It was seen after 10 ms, so the next one is asked about after 2.5 ms (and the timer's millisecond).
+    let queued = Instant::now();
+    driver.queue(&second, 1);
+    let asked = driver.asked_within(Duration::from_millis(10)).await;
+    let after: Vec<_> = asked.iter().map(|at| at.duration_since(queued).as_millis()).collect();
+    assert_eq!(after, [3, 6, 9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_reads_for_all_claims_goes_by_the_fastest_queue() {
+    let driver = Mute::new();
+    let (waiting, longest) = (&driver.waiting, Duration::from_millis(15));
+    waiting.listening_started();
+    assert_eq!(waiting.next_poll(longest), longest, "no claim waits");
+    let (first, second) = (claim(), claim());
+    submitting(waiting, &first);
+    waiting.queued(&first.id, 2, Some(LONG));
+    assert_eq!(waiting.next_poll(longest), longest);
+    sleep(Duration::from_millis(8)).await;
+    waiting.queued(&first.id, 1, Some(LONG));
+    let pause = waiting.next_poll(longest).as_millis();
+    assert!((2..=3).contains(&pause), "a quarter of 8 ms, not {pause}");
+    submitting(waiting, &second);
+    waiting.queued(&second.id, 2, Some(LONG));
+    assert_eq!(waiting.next_poll(longest).as_millis(), pause);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(waiting.next_poll(longest), longest, "it stands still");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_stands_still_is_asked_about_ten_times_a_second() {
+    let driver = Mute::new();
+    let claim = claim();
+    driver.waiting.hand_overs.saw(
+        &claim.key,
+        Progress::next(None, 1, driver.waiting.clock.now()),
+        0,
+        driver.waiting.clock.now(),
+    );
+    driver.queue(&claim, 1);
+    let asked = driver.asked_within(Duration::from_secs(2)).await;
+    assert!((50..200).contains(&asked.len()), "{} at first", asked.len());
+    let asked = driver.asked_within(Duration::from_secs(10)).await;
+    assert!((98..=100).contains(&asked.len()), "{} later", asked.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_two_hundred_requests_are_sent_a_second_for_first_waiters() {
+    let driver = Mute::new();
+    // Queues that move all the time, one millisecond after the other.
+    let moving = tokio::spawn({
+        let driver = driver.clone();
+        async move {
+            loop {
+                let claim = claim();
+                driver.queue(&claim, 2);
+                for _ in 0..3 {
+                    sleep(Duration::from_millis(1)).await;
+                    driver.waiting.ask_now(&claim.id);
+                }
+                driver.waiting.holds(&claim.id, grant());
+                driver.waiting.remove(&claim.id);
+            }
+        }
+    });
+    let asked = driver.asked_within(Duration::from_secs(10)).await;
+    moving.abort();
+    let most = most_in_a_second(&asked);
+    assert!((180..=200).contains(&most), "{most} in a second");
 }

@@ -2,6 +2,7 @@
 //! nothing of the queue is said here.
 #![doc = include_str!("guide.md")]
 
+mod advisory;
 mod fence;
 mod listen;
 mod promises;
@@ -22,10 +23,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
 use crate::rows::{micros, other_version};
 use crate::server::dialect::{
-    Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, Row, StatementId,
-    Value, without_header,
+    Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, NeighbourGate, Row,
+    StatementId, Value, without_header,
 };
-use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
+use crate::server::{Neighbours, ServerDriver, ServerDurability, Tables, capabilities};
+use advisory::AdvisoryGate;
 
 pub use fence::TOKENS_TABLE;
 
@@ -80,7 +82,7 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 8;
+    const VERSION: i64 = 9;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
@@ -212,6 +214,17 @@ impl Dialect for Postgres {
         listen::listen(options, channel, on_message, commands).await
     }
 
+    async fn neighbours(
+        &self,
+        neighbours: Neighbours,
+        options: &PgConnectOptions,
+        timeout: Duration,
+    ) -> Result<Box<dyn NeighbourGate>> {
+        match neighbours {
+            Neighbours::Advisory => Ok(Box::new(AdvisoryGate::connect(options, timeout).await?)),
+        }
+    }
+
     /// The server says in words what a right is missing for. In another language than English they are
     /// not understood: then all rights are named.
     fn missing_grant(&self, error: &sqlx::Error, options: &PgConnectOptions) -> Option<String> {
@@ -322,7 +335,7 @@ const FUNCTIONS: [(StatementId, &str, usize); 23] = [
     (StatementId::Write, "write", 9),
     (StatementId::Registers, "", 4),
     (StatementId::Namespaces, "", 2),
-    (StatementId::Counter, "counter", 1),
+    (StatementId::Counter, "counter", 2),
     (StatementId::RaiseCounter, "raise_counter", 2),
     (StatementId::Health, "health", 0),
     (StatementId::Settings, "", 0),

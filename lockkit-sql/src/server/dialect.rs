@@ -3,13 +3,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkit_core::driver::Gate;
 use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Claim, Error, Key, Mode, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
-use super::options::{ServerDurability, Tables};
+use super::options::{Neighbours, ServerDurability, Tables};
 use crate::rows::{columns, micros};
 use crate::waiters::ClaimTag;
 
@@ -96,12 +98,32 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         commands: &dyn CommandConnections,
     ) -> Result<(), sqlx::Error>;
 
+    /// The gate by which these neighbours are excluded, of a server that has what that needs; refuses others.
+    /// No operation of it takes longer than `timeout`.
+    async fn neighbours(
+        &self,
+        neighbours: Neighbours,
+        options: &OptionsOf<Self>,
+        timeout: Duration,
+    ) -> Result<Box<dyn NeighbourGate>> {
+        let _ = (options, timeout);
+        let (backend, neighbours) = (Self::BACKEND, neighbours.as_str());
+        Err(Error::Config(format!("neighbours={neighbours} is not for {backend}")))
+    }
+
     /// The statement that gives a user the right for want of which there was this error, where that is
     /// known.
     fn missing_grant(&self, error: &sqlx::Error, options: &OptionsOf<Self>) -> Option<String> {
         let _ = (error, options);
         None
     }
+}
+
+/// A gate with what it has open at the server.
+#[async_trait]
+pub trait NeighbourGate: Gate {
+    /// Gives up all at the server.
+    async fn close(&self);
 }
 
 /// The connections that carry this client's verbs, as [`Dialect::listen`] uses them.
@@ -193,7 +215,7 @@ pub enum StatementId {
     Registers,
     /// `b` namespace to begin with, `n` how many. Rows in order: `b` namespace of a list or a register.
     Namespaces,
-    /// `b` namespace. No row, or one: `n` base.
+    /// `b` namespace, `b?` its neighbours from now on, unless it has some. No row, or one: `n?` base, `b?` neighbours.
     Counter,
     /// `b` namespace, `n` base. No row.
     RaiseCounter,

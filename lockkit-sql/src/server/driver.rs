@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Grant, LeaseStart,
-    LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Gate, Grant,
+    LeaseStart, LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit, check_neighbours,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
@@ -28,6 +28,10 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        self.inner.neighbours.as_ref().map(|(_, gate)| &**gate as &dyn Gate)
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -148,9 +152,19 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
-        let args = [Arg::Bytes(namespace.as_str().as_bytes())];
-        let rows = self.inner.call(StatementId::Counter, &args).await?.rows;
-        let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
+        let own = self.inner.neighbours.as_ref().map(|(which, _)| which.as_str());
+        let neighbours = own.map_or(Arg::Null, |own| Arg::Bytes(own.as_bytes()));
+        let args = [Arg::Bytes(namespace.as_str().as_bytes()), neighbours];
+        let row = self.inner.call(StatementId::Counter, &args).await?.rows.into_iter().next();
+        let row = row.unwrap_or_default();
+        let stored = row.bytes(1).map(String::from_utf8_lossy);
+        let place = format!(
+            "it: UPDATE {}.lockkit_counters SET neighbours = NULL WHERE namespace = '{}'",
+            self.inner.dialect.tables(),
+            namespace.as_str().replace('\'', "''")
+        );
+        check_neighbours(namespace, own, stored.as_deref(), &place)?;
+        let base = row.int(0).unwrap_or(0);
         self.inner.bases.saw(D::BACKEND, namespace, u64::try_from(base).unwrap_or(0))
     }
 
@@ -183,8 +197,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn close(&self) {
-        self.inner.waiters.claims.close();
-        self.inner.connections.close().await;
+        self.inner.close().await;
     }
 }
 

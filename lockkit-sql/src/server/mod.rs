@@ -25,9 +25,9 @@ use tokio::sync::Notify;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use dialect::{Dialect, StatementId};
+use dialect::{Dialect, NeighbourGate, StatementId};
 use options::is_plain;
-pub use options::{ServerDurability, ServerOptions, Tables};
+pub use options::{Neighbours, ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
 use crate::rows::other_version;
@@ -79,6 +79,7 @@ pub(crate) struct SqlServerInner<D: Dialect> {
     others: Semaphore,
     /// When a batch would last have waited as a whole.
     blocked_at: Mutex<Option<Instant>>,
+    neighbours: Option<(Neighbours, Box<dyn NeighbourGate>)>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
@@ -159,8 +160,17 @@ impl<D: Dialect> ServerDriver<D> {
         let most = connections.most();
         let others = most.saturating_sub(1).max(1);
         capabilities.batches.at_once = capabilities.batches.at_once.min(others);
+        let dialect = Self::dialect(&options)?;
+        let neighbours = match options.neighbours {
+            None => None,
+            Some(which) => {
+                let connecting = connections.options();
+                let gate = dialect.neighbours(which, &connecting, options.timeout).await?;
+                Some((which, gate))
+            }
+        };
         let inner = SqlServerInner {
-            dialect: Self::dialect(&options)?,
+            dialect,
             connections,
             timeout: options.timeout,
             durability: options.durability,
@@ -174,12 +184,13 @@ impl<D: Dialect> ServerDriver<D> {
             may_wait: Semaphore::new((most / 2).max(1)),
             others: Semaphore::new(others),
             blocked_at: Mutex::default(),
+            neighbours,
         };
         let driver = Self { inner: Arc::new(inner) };
         driver.meet().await;
         let opened = driver.open().await;
         if opened.is_err() {
-            driver.inner.connections.close().await;
+            driver.inner.close().await;
         }
         opened.map(|()| driver)
     }
@@ -219,6 +230,14 @@ impl<D: Dialect> ServerDriver<D> {
 }
 
 impl<D: Dialect> SqlServerInner<D> {
+    async fn close(&self) {
+        self.waiters.claims.close();
+        if let Some((_, gate)) = &self.neighbours {
+            gate.close().await;
+        }
+        self.connections.close().await;
+    }
+
     /// Every so many operations, a bite of the sweep, beside the caller's work.
     fn sweep_in_passing(self: &Arc<Self>, operations: u64) {
         const EVERY: u64 = 512;

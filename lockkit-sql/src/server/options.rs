@@ -18,6 +18,24 @@ pub enum ServerDurability {
     Needed,
 }
 
+/// Locks of other libraries, which exclusive locks exclude and are excluded by: `docs/neighbours.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Neighbours {
+    /// PostgreSQL 14 and later: the advisory lock that `pg_advisory_lock(hashtext(name))` takes, or for a name
+    /// of digits, the one of that number. One more connection a process, to the server itself.
+    Advisory,
+}
+
+impl Neighbours {
+    /// As in the URL.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Advisory => "advisory",
+        }
+    }
+}
+
 /// Where the tables are: a schema of PostgreSQL, or what the names of the tables begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables(pub String);
@@ -39,12 +57,19 @@ pub struct ServerOptions {
     pub(crate) connections: usize,
     pub(crate) durability: ServerDurability,
     pub(crate) tables: Option<Tables>,
+    pub(crate) neighbours: Option<Neighbours>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         let timeout = Duration::from_secs(5);
-        Self { timeout, connections: 8, durability: ServerDurability::Full, tables: None }
+        Self {
+            timeout,
+            connections: 8,
+            durability: ServerDurability::Full,
+            tables: None,
+            neighbours: None,
+        }
     }
 }
 
@@ -80,6 +105,14 @@ impl ServerOptions {
         self
     }
 
+    /// The locks of other libraries that exclusive locks exclude and are excluded by, for all processes of a
+    /// namespace; none unless set. (`?neighbours=advisory`)
+    #[must_use]
+    pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
+        self.neighbours = Some(neighbours);
+        self
+    }
+
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
     pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String)> {
         let (place, options) = split_query(url);
@@ -101,6 +134,12 @@ impl ServerOptions {
                     }
                 }
                 "tables" => self = self.tables(value),
+                "neighbours" => {
+                    self = match value {
+                        "advisory" => self.neighbours(Neighbours::Advisory),
+                        _ => return Err(Error::config("neighbours is `advisory`")),
+                    }
+                }
                 _ => others.push(option),
             }
         }
@@ -130,7 +169,9 @@ mod tests {
         assert_eq!(options.timeout, Duration::from_secs(3));
         assert_eq!(options.tables, Some(Tables("shop".into())));
         assert_eq!(options.durability, ServerDurability::Needed);
-        for bad in ["connections=0", "connections=x", "timeout=soon", "durability=some"] {
+        for bad in
+            ["connections=0", "connections=x", "timeout=soon", "durability=some", "neighbours=x"]
+        {
             let url = format!("mysql://h/db?{bad}");
             assert!(ServerOptions::default().parse(&url).is_err(), "{bad}");
         }

@@ -15,7 +15,7 @@ use super::SqliteInner;
 use super::transaction::{Operation, Transaction, tag};
 use crate::waiters::{ClaimTag, PolledState, since};
 
-/// The pause between two polls. What another process did is known within this, the time of a poll
+/// The longest pause between two polls. What another process did is known within this, the time of a poll
 /// and what the machine adds: 50 ms are promised.
 const TICK: Duration = Duration::from_millis(15);
 
@@ -57,8 +57,9 @@ impl PolledDriver for SqliteInner {
                 Err(error) => tracing::debug!(%error, "reading changes failed; reading again"),
             }
             drop(inner);
-            // A poll that takes long takes a tenth of one core at most.
-            tokio::time::sleep(TICK.max(begun.elapsed() * 9)).await;
+            let pause = waiters.claims.next_poll(TICK);
+            // Polls take a tenth of one core at most.
+            tokio::time::sleep(pause.max(begun.elapsed() * 9)).await;
         }
     }
 }

@@ -2,5 +2,6 @@
 
 mod costs;
 mod grants;
+mod queue_length;
 mod scene;
 mod storm;

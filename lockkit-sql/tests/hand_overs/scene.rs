@@ -95,6 +95,32 @@ impl Scene {
         }
     }
 
+    /// How often the log was flushed, and how many rows were read. On PostgreSQL this ends the driver's
+    /// connections, as their processes tell it then.
+    pub(crate) async fn work(&self) -> [u64; 2] {
+        let rows = match self.kind {
+            Kind::Postgres => {
+                self.run(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+                )
+                .await;
+                let flushes = self.flushes().await;
+                let mut admin = PgConnection::connect(&self.server.url()).await.unwrap();
+                let rows =
+                    "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_user_tables";
+                return [flushes, admin.fetch_one(rows).await.unwrap().get::<i64, _>(0) as u64];
+            }
+            _ => {
+                let mut admin = MySqlConnection::connect(&self.server.url()).await.unwrap();
+                let rows = "SELECT CAST(SUM(variable_value) AS UNSIGNED)
+                    FROM information_schema.global_status WHERE variable_name LIKE 'HANDLER_READ%'";
+                admin.fetch_one(rows).await.unwrap().get::<u64, _>(0)
+            }
+        };
+        [self.flushes().await, rows]
+    }
+
     pub(crate) fn requests(&self) -> u64 {
         self.proxy.counts().requests
     }

@@ -78,10 +78,19 @@ BEGIN
   END IF;
 END $$;
 
--- What is added to the tokens of a namespace. `StatementId::Counter`, `StatementId::RaiseCounter`.
-CREATE OR REPLACE FUNCTION {p}counter(p_namespace bytea) RETURNS TABLE (counter bigint)
-LANGUAGE sql STABLE AS
-$$ SELECT b.counter FROM {p}counters AS b WHERE b.namespace = p_namespace $$;
+-- What is added to the tokens of a namespace, and its neighbours; where it has none, those that are given become
+-- its own. `StatementId::Counter`, `StatementId::RaiseCounter`.
+CREATE OR REPLACE FUNCTION {p}counter(p_namespace bytea, p_neighbours bytea,
+  OUT counter bigint, OUT neighbours bytea) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  SELECT b.counter, b.neighbours INTO counter, neighbours FROM {p}counters AS b
+  WHERE b.namespace = p_namespace;
+  IF neighbours IS NULL AND p_neighbours IS NOT NULL THEN
+    INSERT INTO {p}counters AS b VALUES (p_namespace, 0, p_neighbours)
+    ON CONFLICT (namespace) DO UPDATE SET neighbours = coalesce(b.neighbours, excluded.neighbours)
+    RETURNING b.counter, b.neighbours INTO counter, neighbours;
+  END IF;
+END $$;
 
 CREATE OR REPLACE FUNCTION {p}raise_counter(p_namespace bytea, p_counter bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$

@@ -101,8 +101,9 @@ CREATE INDEX IF NOT EXISTS lockkit_registers_purge ON {p}registers (purge_at)
   WHERE purge_at IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS {p}counters (
-  namespace bytea  PRIMARY KEY,
-  counter      bigint NOT NULL
+  namespace  bytea  PRIMARY KEY,
+  counter    bigint NOT NULL,
+  neighbours bytea                    -- the locks of other libraries that its locks exclude
 );
 
 -- This server's clock. Not now(), which stands still in a transaction. (A double counts microseconds
