@@ -64,7 +64,7 @@ pub(crate) struct ShardWorker {
     swap_time: Duration,
     /// How many conflicts there were for each swap lately.
     contention: f64,
-    /// When a swap was sent last.
+    /// When a swap was answered last, or given up.
     swapped: Option<Moment>,
     /// When a record of a break was first seen.
     breaks_seen: HashMap<String, ClockPair>,
@@ -369,9 +369,11 @@ impl ShardWorker {
         let bytes = attempt.document.encode();
         self.keep_pace().await;
         let sent = context.now();
-        self.swapped = Some(sent);
         let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
-        let took = context.now().since(sent);
+        let answered = context.now();
+        let took = answered.since(sent);
+        // From the answer, since the store may have been slow to take it.
+        self.swapped = Some(answered);
         self.swap_time = (self.swap_time * 3 + took) / 4;
         match put {
             PutOutcome::Stored(version) => {

@@ -167,7 +167,7 @@ async fn a_server_that_is_not_there_is_a_retryable_error() {
     buckets::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_at(address))).await;
 }
 
-/// Ten holds one after the other, at the real pace: a swap a second, and none is refused.
+/// Holds one after the other, and many together, at the real pace: a swap a second, and none is refused.
 #[tokio::test]
 async fn a_process_writes_a_shard_once_a_second_at_most() {
     let server = server();
