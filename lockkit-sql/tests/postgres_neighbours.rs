@@ -230,7 +230,7 @@ async fn names_of_one_key_are_one_lock_and_a_multi_lock_of_them_is_refused() {
         // Nor does it give back what the first has.
         gate.give(&other).await.unwrap();
         assert!(matches!(
-            gate.keep(&[one.clone()]).await.unwrap()[0],
+            gate.keep(std::slice::from_ref(&one)).await.unwrap()[0],
             Ok(GateRenewal::Kept { .. })
         ));
         gate.give(&one).await.unwrap();
