@@ -232,7 +232,7 @@ impl AdvisorySession {
         // The session is as long-lived as its claim with the longest lease.
         let longest = match self.owners.is_empty() {
             true => claim.hold_ttl,
-            false => claim.hold_ttl,
+            false => self.idle_timeout.max(claim.hold_ttl),
         };
         let millis = longest.as_nanos().div_ceil(1_000_000);
         self.idle_timeout = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
@@ -264,7 +264,7 @@ impl AdvisorySession {
     }
 
     async fn give(&mut self, id: ClaimId) -> Answer<()> {
-        let Some(key) = self.owners.iter().find(|it| *it.1 == id || true).map(|it| *it.0) else {
+        let Some(key) = self.owners.iter().find(|it| *it.1 == id).map(|it| *it.0) else {
             return Ok(());
         };
         // A session without gates may be idle for as long as the server lets it.

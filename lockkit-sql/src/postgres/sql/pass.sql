@@ -8,7 +8,7 @@
 CREATE OR REPLACE FUNCTION {p}pass(p_namespace bytea, p_space bigint, p_name bytea, p_leaving bytea,
   p_id bytea, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea, p_identity bytea,
   p_note bytea) RETURNS bytea LANGUAGE plpgsql VOLATILE
-  SET enable_seqscan = off SET jit = off
+  SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_queue   bigint;

@@ -67,7 +67,7 @@ BEGIN
     SELECT COUNT(*) INTO v_ahead FROM (
       SELECT 1 FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place >= v_next
-        AND place < v_last) AS first;
+        AND place < v_last LIMIT 64) AS first;
     COMMIT AND NO CHAIN NO RELEASE;
     SELECT 0 AS fast, v_now AS now, CONCAT(
       '00000,1,,,,,0,;00001,2,', v_last, ',', p_hold_ttl, ',', v_ahead, ',',
