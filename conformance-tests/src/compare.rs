@@ -20,6 +20,7 @@ mod charts;
 mod differences;
 mod html;
 mod measure;
+mod money;
 mod print;
 mod subject;
 mod tables;

@@ -2,7 +2,7 @@
 //! them, and the connection. The grammar of URLs is the library's.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -14,6 +14,7 @@ use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 use crate::advice;
 use crate::args::BackendArgs;
 use crate::exit::{Ending, ExitError, code};
+use crate::kept_state;
 use crate::note;
 use crate::output;
 use crate::run::held::{self, Held};
@@ -146,7 +147,7 @@ impl Backend {
                 "this lockkit was built without SQLite: give a backend with --url or LOCKKIT_URL",
             ));
         }
-        let folder = state_folder()?;
+        let folder = kept_state::state_folder()?;
         let file = folder.join("locks.db");
         let shown = file.display();
         let remark = hint.map(|hint| {
@@ -238,6 +239,9 @@ impl Backend {
                 output::note(remark);
             }
         }
+        if let Some(why) = kept_state::why_ignored(self.url.rest()) {
+            output::note(why);
+        }
         self.connect_again().await.map_err(|error| {
             let mut failure = ExitError::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
@@ -268,7 +272,7 @@ impl Backend {
 
     /// One more connection, without a remark about the choice.
     pub(crate) async fn connect_again(&self) -> Result<LockManager, Error> {
-        lockkit::connect_with(self.url.rest(), self.settings()).await
+        lockkit::connect_with(&kept_state::with_folder(self.url.rest()), self.settings()).await
     }
 
     /// The URL without lockkit's options. **Contains the password.**
@@ -381,23 +385,6 @@ fn without_namespace(url: &str) -> String {
         true => place.to_owned(),
         false => format!("{place}?{}", others.join("&")),
     }
-}
-
-/// `$XDG_STATE_HOME/lockkit`, or `~/.local/state/lockkit`. Relative paths do not count, as the XDG
-/// base directory specification says.
-fn state_folder() -> Result<PathBuf, ExitError> {
-    let folder = |name: &str| -> Option<PathBuf> {
-        let value: OsString = env::var_os(name)?;
-        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
-    };
-    let state = folder("XDG_STATE_HOME")
-        .or_else(|| Some(folder("HOME")?.join(".local/state")))
-        .ok_or_else(|| {
-            ExitError::usage(
-                "there is no place for the lock file: set HOME, or give a backend with --url",
-            )
-        })?;
-    Ok(state.join("lockkit"))
 }
 
 /// The path as a URL has it.

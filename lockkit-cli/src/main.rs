@@ -7,6 +7,7 @@ mod backend;
 mod commands;
 mod describe;
 mod exit;
+mod kept_state;
 mod note;
 mod outage;
 mod output;

@@ -201,6 +201,7 @@ const OWN: &[(&str, Fault, &str, &str)] = &[
     ),
     ("etcd", Fault::BrokenByForce, "lockkit-etcd/tests/conformance.rs", "inspect_05"),
     ("NATS", Fault::ConnectionCut, "lockkit-store/tests/nats_contract.rs", "a_swap_whose_answer"),
+    ("NATS", Fault::Partition, NATS, "a_client_that_is_cut_off_for_longer_than_its_lease"),
     ("NATS", Fault::ServerPaused, NATS, "promises_hold_when_the_server_is_paused"),
     ("NATS", Fault::ClientPaused, NATS, "promises_hold_when_a_client_is_paused"),
     ("NATS", Fault::ClientDies, "lockkit-store/tests/nats_conformance.rs", "lease_05"),

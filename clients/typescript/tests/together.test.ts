@@ -1,13 +1,14 @@
 /** Several locks as one, jobs that are done once, and limits that change. */
 
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { test } from "node:test";
 
 import { entry, valueJson } from "../src/answers.js";
 import { Invalid, LimitMismatch, LockLost, Refused } from "../src/index.js";
 import { randomId } from "../src/wire.js";
 import { Proxy } from "./proxy.js";
-import { Site, fired, settled, until } from "./server.js";
+import { PATIENCE, Site, fired, program, settled, until } from "./server.js";
 
 test("a multi-lock has all or none, in the order of bytes, and each name once", async (t) => {
   const site = new Site(t);
@@ -197,6 +198,19 @@ test("decisions are read byte for byte as Rust and Python write them", async (t)
     assert.equal((await store(bad)).outcome, "stored");
     await assert.rejects(locks.once("job").decision(), Refused);
   }
+});
+
+test("the command and this client know what the other one has decided", async (t) => {
+  const site = new Site(t);
+  const { url } = await site.server();
+  const locks = site.connect(url);
+  const run = (...words: string[]): number | null =>
+    spawnSync(program(), ["run", "--url", url, "--once", ...words], { timeout: PATIENCE }).status;
+  await locks.once("ours").run(() => "done");
+  assert.equal(run("ours", "--", "false"), 0, "it is not run again");
+  assert.equal(run("theirs", "--", "true"), 0);
+  const decision = await locks.once("theirs").run(() => assert.fail("it was done"));
+  assert.ok(decision.token > 0n && decision.by.pid > 0);
 });
 
 function bytes(encoding: number, head: string, value: string): Uint8Array {

@@ -47,6 +47,10 @@ impl Comparison {
         });
         section(&mut out, &semantics);
         self.table(&mut out, &semantics, |_, _| "");
+        if let Some(money) = self.money() {
+            section(&mut out, &money);
+            self.table(&mut out, &money, |_, _| "");
+        }
         out.push_str(
             "<p class=\"soft\">Round trips: of an acquire, a release, a refused try, a renewal of \
              everything that a process holds, and of the next one between its wake-up and its \
@@ -165,7 +169,7 @@ impl Comparison {
 }
 
 fn section(out: &mut String, table: &Table) {
-    let _ = writeln!(out, "<h2>{}</h2>\n<p>{}</p>", table.title, text(table.note));
+    let _ = writeln!(out, "<h2>{}</h2>\n<p>{}</p>", table.title, text(&table.note));
 }
 
 fn changes(out: &mut String, from: &str, to: &str, differences: &[Difference]) {

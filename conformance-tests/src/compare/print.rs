@@ -12,7 +12,7 @@ impl Comparison {
     /// For a terminal: columns as wide as they need to be.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        for table in self.tables() {
+        for table in self.tables().into_iter().chain(self.money()) {
             let mut lines = vec![vec![table.title.to_owned()]];
             lines[0].extend(self.set_ups.iter().map(|set_up| set_up.name.clone()));
             for row in &table.rows {
@@ -43,7 +43,7 @@ impl Comparison {
             let _ = writeln!(out, "- **{}**: {}", set_up.name, set_up.place);
         }
         out.push('\n');
-        for table in self.tables() {
+        for table in self.tables().into_iter().chain(self.money()) {
             let _ = writeln!(out, "## {}\n\n{}\n", table.title, table.note);
             out.push_str(&self.rows(&table));
             out.push('\n');

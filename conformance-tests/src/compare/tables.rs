@@ -1,9 +1,12 @@
 //! What was found, as tables: a row a question, a column a set-up. Every form of a comparison shows
 //! these rows, in this order.
 
+use std::borrow::Cow;
+
 use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::measure::Hot;
+use super::money;
 use super::{Comparison, Measured};
 use crate::promises;
 use crate::semantics::{Mark, QUESTIONS};
@@ -14,7 +17,7 @@ pub struct Table {
     /// Its heading.
     pub title: &'static str,
     /// What is above it.
-    pub note: &'static str,
+    pub note: Cow<'static, str>,
     /// Its rows.
     pub rows: Vec<TableRow>,
 }
@@ -107,10 +110,25 @@ impl Comparison {
             })
         });
         [
-            Table { title: "Semantics", note: SEMANTICS, rows: semantics.collect() },
-            Table { title: "Measured", note: MEASURED, rows: measured.collect() },
-            Table { title: "Faults", note: FAULTS, rows: faults.collect() },
+            Table { title: "Semantics", note: SEMANTICS.into(), rows: semantics.collect() },
+            Table { title: "Measured", note: MEASURED.into(), rows: measured.collect() },
+            Table { title: "Faults", note: FAULTS.into(), rows: faults.collect() },
         ]
+    }
+
+    /// What requests cost, where a set-up is paid by the request.
+    pub fn money(&self) -> Option<Table> {
+        let all = || self.set_ups.iter().map(|set_up| &set_up.capabilities);
+        if !all().any(money::is_paid_by_request) {
+            return None;
+        }
+        let costs: Vec<_> = all().map(money::costs).collect();
+        let rows = money::ROWS.into_iter().enumerate().map(|(at, title)| {
+            let texts = costs.iter().map(|costs| costs[at].clone());
+            let answers = texts.map(|text| TableValue { text, mark: Mark::Stated });
+            TableRow { title, answers: answers.collect() }
+        });
+        Some(Table { title: "Money", note: money::note().into(), rows: rows.collect() })
     }
 }
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "lab")]
 mod compare;
 mod counter;
+mod dead_holders;
 mod death;
 mod doctor;
 mod elect;

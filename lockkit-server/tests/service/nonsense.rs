@@ -13,7 +13,7 @@ use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 
-const PATHS: [&str; 36] = [
+const PATHS: [&str; 37] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -41,6 +41,7 @@ const PATHS: [&str; 36] = [
     "/v1/terraform/%2f%00?version=previous",
     "/v1/terraform-lock/a",
     "/v1/capabilities",
+    "/v1/promises",
     "/v1/health",
     "/healthz",
     "/readyz",
