@@ -26,7 +26,7 @@ pub use mysql::MySqlDriver;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDriver;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use server::{Neighbours, ServerDurability, ServerOptions};
+pub use server::{ServerDurability, ServerOptions, SqlNeighbours};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Durability, SqliteDriver, SqliteOptions};
 pub use sqlx;

@@ -11,7 +11,7 @@ use lockkit_core::{
 };
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::{Kind, Proxy, Shared};
-use lockkit_sql::{Neighbours, PostgresDriver, ServerOptions};
+use lockkit_sql::{PostgresDriver, ServerOptions, SqlNeighbours};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -47,7 +47,7 @@ impl Scene {
     }
 
     async fn driver_at(&self, url: &str) -> Arc<PostgresDriver> {
-        let options = ServerOptions::default().neighbours(Neighbours::Advisory);
+        let options = ServerOptions::default().neighbours(SqlNeighbours::Advisory);
         Arc::new(PostgresDriver::connect_with(url, options).await.unwrap())
     }
 
@@ -230,7 +230,7 @@ async fn names_of_one_key_are_one_lock_and_a_multi_lock_of_them_is_refused() {
         // Nor does it give back what the first has.
         gate.give(&other).await.unwrap();
         assert!(matches!(
-            gate.keep(&[one.clone()]).await.unwrap()[0],
+            gate.keep(std::slice::from_ref(&one)).await.unwrap()[0],
             Ok(GateRenewal::Kept { .. })
         ));
         gate.give(&one).await.unwrap();

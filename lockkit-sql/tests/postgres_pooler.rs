@@ -12,7 +12,7 @@ use lockkit_core::driver::LockDriver as _;
 use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_lab::raw::postgres as raw;
 use lockkit_lab::{Kind, Shared};
-use lockkit_sql::{Neighbours, PostgresDriver, ServerOptions};
+use lockkit_sql::{PostgresDriver, ServerOptions, SqlNeighbours};
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -279,7 +279,7 @@ async fn statements_run_at_read_committed_and_leave_the_level_of_the_connection_
 async fn neighbours_are_refused_behind_a_pooler() {
     for unknown in [Unknown::Refused, Unknown::Ignored] {
         let pooler = Pooler::with(4, unknown, &[]).await;
-        let options = ServerOptions::default().neighbours(Neighbours::Advisory);
+        let options = ServerOptions::default().neighbours(SqlNeighbours::Advisory);
         let refused = PostgresDriver::connect_with(&pooler.url, options).await.unwrap_err();
         assert!(matches!(refused, Error::Config(_)), "{refused}");
         assert!(refused.to_string().contains("a pooler before this server"), "{refused}");

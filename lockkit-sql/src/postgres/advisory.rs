@@ -225,10 +225,10 @@ impl AdvisoryInner {
     }
 }
 
-type Answer<T> = std::result::Result<T, sqlx::Error>;
+type QueryResult<T> = std::result::Result<T, sqlx::Error>;
 
 impl AdvisorySession {
-    async fn take(&mut self, claim: &Claim) -> Answer<GateAttempt> {
+    async fn take(&mut self, claim: &Claim) -> QueryResult<GateAttempt> {
         // The session is as long-lived as its claim with the longest lease.
         let longest = match self.owners.is_empty() {
             true => claim.hold_ttl,
@@ -251,9 +251,9 @@ impl AdvisorySession {
         }
     }
 
-    async fn keep(&mut self, ids: &[ClaimId]) -> Answer<Vec<GateRenewal>> {
+    async fn keep(&mut self, ids: &[ClaimId]) -> QueryResult<Vec<GateRenewal>> {
         let rows = sqlx::query(KEEP).fetch_all(&mut self.connection).await?;
-        let keys: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Answer<_>>()?;
+        let keys: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<QueryResult<_>>()?;
         self.owners.retain(|key, _| keys.contains(key));
         let ttl = self.idle_timeout;
         let state = |id: &ClaimId| match self.owners.values().any(|owner| owner == id) {
@@ -263,7 +263,7 @@ impl AdvisorySession {
         Ok(ids.iter().map(state).collect())
     }
 
-    async fn give(&mut self, id: ClaimId) -> Answer<()> {
+    async fn give(&mut self, id: ClaimId) -> QueryResult<()> {
         let Some(key) = self.owners.iter().find(|it| *it.1 == id).map(|it| *it.0) else {
             return Ok(());
         };
@@ -274,7 +274,7 @@ impl AdvisorySession {
         Ok(())
     }
 
-    async fn keys(&mut self, names: &[Name]) -> Answer<Vec<i64>> {
+    async fn keys(&mut self, names: &[Name]) -> QueryResult<Vec<i64>> {
         let (numbers, texts): (Vec<_>, Vec<_>) = names.iter().map(key_of).unzip();
         let keys = sqlx::query(KEYS).bind(numbers).bind(texts);
         let rows = keys.fetch_all(&mut self.connection).await?;
@@ -283,7 +283,7 @@ impl AdvisorySession {
 }
 
 /// The answer of a request; none within its time means that the session is lost.
-async fn in_time<T>(request: impl Future<Output = Answer<T>>) -> Answer<T> {
+async fn in_time<T>(request: impl Future<Output = QueryResult<T>>) -> QueryResult<T> {
     match tokio::time::timeout(LONGEST, request).await {
         Ok(answer) => answer,
         Err(_) => Err(sqlx::Error::PoolTimedOut),
@@ -291,7 +291,7 @@ async fn in_time<T>(request: impl Future<Output = Answer<T>>) -> Answer<T> {
 }
 
 /// Forgets a session that was lost.
-fn answered<T>(slot: &mut Option<AdvisorySession>, answer: Answer<T>) -> Result<T> {
+fn answered<T>(slot: &mut Option<AdvisorySession>, answer: QueryResult<T>) -> Result<T> {
     if answer.as_ref().is_err_and(is_lost) {
         *slot = None;
     }

@@ -26,7 +26,7 @@ use crate::server::dialect::{
     Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, NeighbourGate, Row,
     StatementId, Value, without_header,
 };
-use crate::server::{Neighbours, ServerDriver, ServerDurability, Tables, capabilities};
+use crate::server::{ServerDriver, ServerDurability, SqlNeighbours, Tables, capabilities};
 use advisory::AdvisoryGate;
 
 pub use fence::TOKENS_TABLE;
@@ -216,12 +216,12 @@ impl Dialect for Postgres {
 
     async fn neighbours(
         &self,
-        neighbours: Neighbours,
+        neighbours: SqlNeighbours,
         options: &PgConnectOptions,
         timeout: Duration,
     ) -> Result<Box<dyn NeighbourGate>> {
         match neighbours {
-            Neighbours::Advisory => Ok(Box::new(AdvisoryGate::connect(options, timeout).await?)),
+            SqlNeighbours::Advisory => Ok(Box::new(AdvisoryGate::connect(options, timeout).await?)),
         }
     }
 

@@ -11,7 +11,7 @@ use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Claim, Error, Key, Mode, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
-use super::options::{Neighbours, ServerDurability, Tables};
+use super::options::{ServerDurability, SqlNeighbours, Tables};
 use crate::rows::{columns, micros};
 use crate::waiters::ClaimTag;
 
@@ -102,7 +102,7 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// No operation of it takes longer than `timeout`.
     async fn neighbours(
         &self,
-        neighbours: Neighbours,
+        neighbours: SqlNeighbours,
         options: &OptionsOf<Self>,
         timeout: Duration,
     ) -> Result<Box<dyn NeighbourGate>> {

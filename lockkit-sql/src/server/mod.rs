@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use dialect::{Dialect, NeighbourGate, StatementId};
 use options::is_plain;
-pub use options::{Neighbours, ServerDurability, ServerOptions, Tables};
+pub use options::{ServerDurability, ServerOptions, SqlNeighbours, Tables};
 use pool::Connections;
 
 use crate::rows::other_version;
@@ -79,7 +79,7 @@ pub(crate) struct SqlServerInner<D: Dialect> {
     others: Semaphore,
     /// When a batch would last have waited as a whole.
     blocked_at: Mutex<Option<Instant>>,
-    neighbours: Option<(Neighbours, Box<dyn NeighbourGate>)>,
+    neighbours: Option<(SqlNeighbours, Box<dyn NeighbourGate>)>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {

@@ -21,13 +21,13 @@ pub enum ServerDurability {
 /// Locks of other libraries, which exclusive locks exclude and are excluded by: `docs/neighbours.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Neighbours {
+pub enum SqlNeighbours {
     /// PostgreSQL 14 and later: the advisory lock that `pg_advisory_lock(hashtext(name))` takes, or for a name
     /// of digits, the one of that number. One more connection a process, to the server itself.
     Advisory,
 }
 
-impl Neighbours {
+impl SqlNeighbours {
     /// As in the URL.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ pub struct ServerOptions {
     pub(crate) connections: usize,
     pub(crate) durability: ServerDurability,
     pub(crate) tables: Option<Tables>,
-    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) neighbours: Option<SqlNeighbours>,
 }
 
 impl Default for ServerOptions {
@@ -108,7 +108,7 @@ impl ServerOptions {
     /// The locks of other libraries that exclusive locks exclude and are excluded by, for all processes of a
     /// namespace; none unless set. (`?neighbours=advisory`)
     #[must_use]
-    pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
+    pub fn neighbours(mut self, neighbours: SqlNeighbours) -> Self {
         self.neighbours = Some(neighbours);
         self
     }
@@ -136,7 +136,7 @@ impl ServerOptions {
                 "tables" => self = self.tables(value),
                 "neighbours" => {
                     self = match value {
-                        "advisory" => self.neighbours(Neighbours::Advisory),
+                        "advisory" => self.neighbours(SqlNeighbours::Advisory),
                         _ => return Err(Error::config("neighbours is `advisory`")),
                     }
                 }
