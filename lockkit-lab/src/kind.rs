@@ -24,12 +24,21 @@ pub enum Kind {
     Etcd,
     /// NATS with JetStream; its URL names a bucket that its first client creates.
     Nats,
+    /// DynamoDB Local; its URL names a table that exists. It has its data in memory: a restart loses it.
+    DynamoDb,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Redis, Self::Postgres, Self::MariaDb, Self::ZooKeeper, Self::Etcd, Self::Nats];
+    pub const ALL: [Self; 7] = [
+        Self::Redis,
+        Self::Postgres,
+        Self::MariaDb,
+        Self::ZooKeeper,
+        Self::Etcd,
+        Self::Nats,
+        Self::DynamoDb,
+    ];
 
     /// The word for it on a command line and in names of folders.
     pub fn name(self) -> &'static str {
@@ -40,6 +49,7 @@ impl Kind {
             Self::ZooKeeper => "zk",
             Self::Etcd => "etcd",
             Self::Nats => "nats",
+            Self::DynamoDb => "dynamodb",
         }
     }
 
@@ -48,6 +58,7 @@ impl Kind {
     pub fn missing(self) -> Option<LabError> {
         match self {
             Self::Nats => program::find(program::NATS).err(),
+            Self::DynamoDb => program::find(program::DYNAMODB).err(),
             _ => None,
         }
     }
@@ -66,12 +77,13 @@ impl Kind {
             Self::ZooKeeper => Protocol::ZooKeeper,
             Self::Etcd => Protocol::Grpc,
             Self::Nats => Protocol::Unknown,
+            Self::DynamoDb => Protocol::Http1,
         }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.
     pub fn has_movable_clock(self) -> bool {
-        !matches!(self, Self::Etcd | Self::Nats)
+        !matches!(self, Self::Etcd | Self::Nats | Self::DynamoDb)
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::{recipes, wheels};
+use crate::{dynamodb, recipes, wheels};
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
     ensure()?;
-    for missing in wheels::ensure() {
+    for missing in wheels::ensure().into_iter().chain(dynamodb::ensure()) {
         eprintln!("tests are skipped: {}", missing.why);
     }
     if let Err(why) = recipes::ensure() {

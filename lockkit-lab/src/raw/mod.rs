@@ -3,6 +3,7 @@
 //! can be done to its data, and the proxy can be tried with a known exchange.
 //! May not be used by drivers, nor grow into clients.
 
+pub mod dynamodb;
 pub mod etcd;
 pub mod mysql;
 pub mod nats;

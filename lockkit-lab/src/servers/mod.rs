@@ -1,6 +1,7 @@
 //! What differs between kinds of servers: how data is prepared, which command serves it, and which
 //! question shows that it serves; a file per kind. May not start processes that stay: that is `server`.
 
+pub(crate) mod dynamodb;
 pub(crate) mod etcd;
 pub(crate) mod mariadb;
 pub(crate) mod nats;
@@ -30,6 +31,7 @@ pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
         Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::alone()?),
         Kind::Etcd => Box::new(etcd::Etcd::alone()?),
         Kind::Nats => Box::new(nats::Nats::alone()?),
+        Kind::DynamoDb => Box::new(dynamodb::DynamoDb::alone()?),
     })
 }
 
@@ -42,6 +44,7 @@ pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
         Kind::ZooKeeper => format!("zk://{addr}"),
         Kind::Etcd => format!("etcd://{addr}"),
         Kind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
+        Kind::DynamoDb => dynamodb::url(addr),
     }
 }
 
