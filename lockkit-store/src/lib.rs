@@ -41,6 +41,10 @@ mod connect;
 mod context;
 mod document;
 mod driver;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(any(feature = "dynamodb", feature = "s3"))]
+mod https;
 mod listing;
 #[cfg(feature = "nats")]
 mod nats;
@@ -72,5 +76,7 @@ pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
     StoreFacts,
 };
+#[cfg(feature = "dynamodb")]
+pub use {aws_config, dynamodb::DynamoStore};
 #[cfg(feature = "s3")]
 pub use {object_store, s3::S3Store};

@@ -29,6 +29,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("s3", Some("s3"), cfg!(feature = "s3")),
+    ("dynamodb", Some("dynamodb"), cfg!(feature = "dynamodb")),
     ("nats", Some("nats"), cfg!(feature = "nats")),
     ("nats+tls", Some("nats"), cfg!(feature = "nats")),
     ("http", Some("http"), cfg!(feature = "http")),
@@ -75,7 +76,8 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
 }
 
 /// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
-/// those who may make tables, where the users of locks may not. No I/O.
+/// those who may make tables, where the users of locks may not. For DynamoDB, the command and the template that
+/// make its table, and the policy of its users. No I/O.
 ///
 /// [`Error::Config`] for backends that need no statements.
 pub fn schema(url: &str) -> Result<String, Error> {
@@ -87,6 +89,8 @@ pub fn schema(url: &str) -> Result<String, Error> {
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => lockkit_store::DynamoStore::schema(url.rest()),
         known if SCHEMES.iter().any(|(name, _, here)| *here && *name == known) => {
             Err(Error::Config(format!("{known}: needs no tables made by hand")))
         }
@@ -176,6 +180,8 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         #[cfg(feature = "s3")]
         "s3" => lockkit_store::StoreDriver::check_url(url.rest()),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "nats")]
         "nats" | "nats+tls" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "http")]
@@ -210,6 +216,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         #[cfg(feature = "s3")]
         "s3" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
         #[cfg(feature = "nats")]
         "nats" | "nats+tls" => {
             Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?))
@@ -298,6 +306,15 @@ mod tests {
         assert!(refused.to_string().contains("retries is no option of an S3 bucket"), "{refused}");
         let refused = connect("s3://key:secret@bucket").await.unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+
+    #[cfg(feature = "dynamodb")]
+    #[tokio::test]
+    async fn a_table_whose_url_cannot_work_is_refused_before_any_request() {
+        let refused = connect("dynamodb://locks?region=x&retries=3").await.unwrap_err();
+        assert!(refused.to_string().contains("retries is no option of a table"), "{refused}");
+        let schema = schema("dynamodb://locks?region=eu-west-1&namespace=shop&ttl=5s").unwrap();
+        assert!(schema.contains("--region eu-west-1 --table-name locks"), "{schema}");
     }
 
     #[cfg(feature = "compose")]

@@ -210,7 +210,7 @@ pub(crate) enum Command {
     /// Check the backend and give advice
     #[command(after_help = DOCTOR_EXAMPLE)]
     Doctor(DoctorArgs),
-    /// Print the SQL statements that create lockkit's tables
+    /// Print the statements that create lockkit's tables, or for DynamoDB the command
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
     /// Serve the locks of a backend over HTTP, for programs in any language
@@ -288,7 +288,7 @@ Example:
   lockkit doctor --url redis://db.example:6379 || alert";
 
 const SCHEMA_EXAMPLE: &str = "\
-For a database whose user of locks may not create tables. The rights that this user needs stand at \
+For a database whose user of locks may not create tables, and for DynamoDB. The rights that this user needs stand at \
 the end of the output.
 
 Example:
