@@ -1,6 +1,7 @@
 //! All cases on DynamoDB Local, at a pace for tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,20 +9,29 @@ use aws_credential_types::Credentials;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{Kind, LabError, Shared, create_table};
 use lockkit_store::{DynamoStore, ReadOutcome, Store, StoreDriver, StoreOptions};
 use tokio::sync::OnceCell;
 
-/// The table of a server that tests share.
+/// A table of its own for each case, on the server that tests share: listings read all of a table.
 #[derive(Default)]
 struct Table {
     url: OnceCell<String>,
 }
 
 impl Table {
+    async fn create() -> Result<String, LabError> {
+        static TABLES: AtomicU32 = AtomicU32::new(0);
+        let server = Shared::server(Kind::DynamoDb).await?;
+        let number = TABLES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("case-{}-{number}", std::process::id());
+        let created = create_table(server.addr(), &name).await;
+        created.map_err(|error| LabError::Answer(error.to_string()))?;
+        Ok(format!("dynamodb://{name}?region=us-east-1&endpoint=http://{}", server.addr()))
+    }
+
     async fn store(&self) -> Result<DynamoStore, Error> {
-        let find = async || Shared::server(Kind::DynamoDb).await.map(|it| it.url().to_owned());
-        let url = self.url.get_or_try_init(find).await;
+        let url = self.url.get_or_try_init(Self::create).await;
         let url = url.map_err(|error| Error::permanent("lab", error))?;
         let test = |config: lockkit_store::aws_config::ConfigLoader| {
             config.credentials_provider(Credentials::from_keys("test", "secret", None))
