@@ -26,11 +26,15 @@ pub enum Kind {
     Nats,
     /// DynamoDB Local; its URL names a table that exists. It has its data in memory: a restart loses it.
     DynamoDb,
+    /// Azurite, the emulator of Azure Blob Storage.
+    Azurite,
+    /// An emulator of Google Cloud Storage that does not look at the conditions of all writes.
+    FakeGcs,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Redis,
         Self::Postgres,
         Self::MariaDb,
@@ -38,6 +42,8 @@ impl Kind {
         Self::Etcd,
         Self::Nats,
         Self::DynamoDb,
+        Self::Azurite,
+        Self::FakeGcs,
     ];
 
     /// The word for it on a command line and in names of folders.
@@ -50,6 +56,8 @@ impl Kind {
             Self::Etcd => "etcd",
             Self::Nats => "nats",
             Self::DynamoDb => "dynamodb",
+            Self::Azurite => "azurite",
+            Self::FakeGcs => "fake-gcs",
         }
     }
 
@@ -59,13 +67,15 @@ impl Kind {
         match self {
             Self::Nats => program::find(program::NATS).err(),
             Self::DynamoDb => program::find(program::DYNAMODB).err(),
+            Self::Azurite => program::find("node").and(program::find(program::AZURITE)).err(),
+            Self::FakeGcs => program::find(program::FAKE_GCS).err(),
             _ => None,
         }
     }
 
     /// The environment variable that names a server which exists already.
     pub fn variable(self) -> String {
-        format!("LOCKKIT_TEST_{}_URL", self.name().to_uppercase())
+        format!("LOCKKIT_TEST_{}_URL", self.name().replace('-', "_").to_uppercase())
     }
 
     /// How a proxy tells the messages of its clients apart.
@@ -76,14 +86,14 @@ impl Kind {
             Self::MariaDb => Protocol::MySql,
             Self::ZooKeeper => Protocol::ZooKeeper,
             Self::Etcd => Protocol::Grpc,
-            Self::Nats => Protocol::Unknown,
             Self::DynamoDb => Protocol::Http1,
+            Self::Nats | Self::Azurite | Self::FakeGcs => Protocol::Unknown,
         }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.
     pub fn has_movable_clock(self) -> bool {
-        !matches!(self, Self::Etcd | Self::Nats | Self::DynamoDb)
+        !matches!(self, Self::Etcd | Self::Nats | Self::DynamoDb | Self::Azurite | Self::FakeGcs)
     }
 }
 

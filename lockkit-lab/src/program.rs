@@ -13,6 +13,11 @@ pub(crate) const NATS: &str = "nats-server-2.15";
 
 /// DynamoDB Local, with its libraries in a folder beside it: out of a package of npm.
 pub(crate) const DYNAMODB: &str = "DynamoDBLocal.jar";
+/// Azurite's program, as its package names it.
+pub(crate) const AZURITE: &str = "azurite-blob";
+
+/// An emulator of Google Cloud Storage.
+pub(crate) const FAKE_GCS: &str = "fake-gcs-server";
 
 /// The path of a program, or an error that says how to install it.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
@@ -39,7 +44,7 @@ pub fn terraform() -> Result<PathBuf> {
 /// Where `cargo xtask install` puts what is in no package of Debian's: folders beside what cargo builds.
 fn fetched() -> Vec<PathBuf> {
     let this = env::current_exe().unwrap_or_default();
-    let folders = ["valkey", "terraform", "nats", "dynamodb"];
+    let folders = ["valkey", "terraform", "nats", "dynamodb", "gcs", "azurite/node_modules/.bin"];
     this.ancestors().flat_map(|at| folders.map(|folder| at.join(folder))).collect()
 }
 

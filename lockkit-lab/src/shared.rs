@@ -76,9 +76,9 @@ impl Shared {
 
     fn named(url: &str) -> Result<Self> {
         let odd = || LabError::Answer("a test server's URL needs the form x://host:port".into());
-        let (_, rest) = url.split_once("://").ok_or_else(odd)?;
-        // Of a table of DynamoDB, the URL names the server as an option.
-        let rest = rest.split_once("endpoint=http://").map_or(rest, |(_, endpoint)| endpoint);
+        // The URL of a bucket or a table names its server in an option.
+        let named = url.split_once("endpoint=").map_or(url, |(_, endpoint)| endpoint);
+        let (_, rest) = named.split_once("://").ok_or_else(odd)?;
         let authority = rest.split(['/', '?', '&']).next().unwrap_or(rest);
         let authority = authority.rsplit('@').next().unwrap_or(authority);
         let first = authority.split(',').next().unwrap_or(authority);
@@ -134,6 +134,9 @@ mod tests {
         let proxy = "127.0.0.1:9".parse().unwrap();
         assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
         assert!(Shared::named("redis").is_err());
+        let bucket = Shared::named("az://c?account=a&endpoint=http://127.0.0.1:7/a").unwrap();
+        assert_eq!(bucket.addr(), "127.0.0.1:7".parse().unwrap());
+        assert_eq!(bucket.url_at(proxy), "az://c?account=a&endpoint=http://127.0.0.1:9/a");
         let table = Shared::named("dynamodb://t?region=x&endpoint=http://127.0.0.1:7&pace=1s");
         let moved = "dynamodb://t?region=x&endpoint=http://127.0.0.1:9&pace=1s";
         assert_eq!(table.unwrap().url_at(proxy), moved);

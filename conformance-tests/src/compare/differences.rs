@@ -40,7 +40,7 @@ const NOISE: f64 = 1.5;
 const NOTICED: Duration = Duration::from_millis(500);
 
 pub(super) fn between(from: &ComparedSetUp, to: &ComparedSetUp) -> Vec<Difference> {
-    let mut found = Found { from, to, all: Vec::new() };
+    let mut found = Differences { from, to, all: Vec::new() };
     found.faults();
     found.leases();
     found.waiting();
@@ -50,13 +50,13 @@ pub(super) fn between(from: &ComparedSetUp, to: &ComparedSetUp) -> Vec<Differenc
     found.all
 }
 
-struct Found<'a> {
+struct Differences<'a> {
     from: &'a ComparedSetUp,
     to: &'a ComparedSetUp,
     all: Vec<Difference>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> Differences<'a> {
     fn add(&mut self, about: &'static str, sentence: String, change: Option<&str>) {
         let change = change.map(str::to_owned);
         self.all.push(Difference { about, sentence, change });
@@ -182,7 +182,7 @@ impl<'a> Found<'a> {
         let to = self.to.name.clone();
         if old.wake_up != new.wake_up {
             let sentence = match new.wake_up {
-                WakeUp::Push => format!("{to} wakes the next in line; nobody polls."),
+                WakeUp::Push => format!("{to} wakes the next waiter; no client polls."),
                 WakeUp::Poll { within } => {
                     format!("With {to}, waiters poll: the next one knows within {}.", span(within))
                 }
@@ -332,7 +332,7 @@ fn clock(clock: LeaseClock) -> &'static str {
     match clock {
         LeaseClock::Machine => "the machine's monotonic clock",
         LeaseClock::Server => "the server's wall clock, which can be stepped",
-        LeaseClock::Leader => "the leader's monotonic clock, which nobody can step",
+        LeaseClock::Leader => "the leader's monotonic clock, which cannot be stepped",
         LeaseClock::Members => "each member's own clock",
         LeaseClock::Observers => "the other clients' monotonic clocks",
         _ => "another clock",
