@@ -24,6 +24,8 @@ pub enum Kind {
     Etcd,
     /// NATS with JetStream; its URL names a bucket that its first client creates.
     Nats,
+    /// DynamoDB Local; its URL names a table that exists. It has its data in memory: a restart loses it.
+    DynamoDb,
     /// Azurite, the emulator of Azure Blob Storage.
     Azurite,
     /// An emulator of Google Cloud Storage that does not look at the conditions of all writes.
@@ -32,13 +34,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Redis,
         Self::Postgres,
         Self::MariaDb,
         Self::ZooKeeper,
         Self::Etcd,
         Self::Nats,
+        Self::DynamoDb,
         Self::Azurite,
         Self::FakeGcs,
     ];
@@ -52,6 +55,7 @@ impl Kind {
             Self::ZooKeeper => "zk",
             Self::Etcd => "etcd",
             Self::Nats => "nats",
+            Self::DynamoDb => "dynamodb",
             Self::Azurite => "azurite",
             Self::FakeGcs => "fake-gcs",
         }
@@ -62,6 +66,7 @@ impl Kind {
     pub fn missing(self) -> Option<LabError> {
         match self {
             Self::Nats => program::find(program::NATS).err(),
+            Self::DynamoDb => program::find(program::DYNAMODB).err(),
             Self::Azurite => program::find("node").and(program::find(program::AZURITE)).err(),
             Self::FakeGcs => program::find(program::FAKE_GCS).err(),
             _ => None,
@@ -81,13 +86,14 @@ impl Kind {
             Self::MariaDb => Protocol::MySql,
             Self::ZooKeeper => Protocol::ZooKeeper,
             Self::Etcd => Protocol::Grpc,
+            Self::DynamoDb => Protocol::Http1,
             Self::Nats | Self::Azurite | Self::FakeGcs => Protocol::Unknown,
         }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.
     pub fn has_movable_clock(self) -> bool {
-        !matches!(self, Self::Etcd | Self::Nats | Self::Azurite | Self::FakeGcs)
+        !matches!(self, Self::Etcd | Self::Nats | Self::DynamoDb | Self::Azurite | Self::FakeGcs)
     }
 }
 

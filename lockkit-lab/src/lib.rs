@@ -35,6 +35,8 @@
 //! | --- | --- | --- | --- |
 //! | Redis, PostgreSQL, MariaDB, ZooKeeper | yes | all processes | empty |
 //! | etcd | no: it asks the kernel itself | yes | empty; in a cluster as a new member |
+//! | NATS | no | yes | empty |
+//! | DynamoDB Local | no | yes | empty, also with its data: it has it in memory |
 //! | Redis under sentinels | if asked for | each | empty, but knows its master |
 //! | Redis Cluster | if asked for | each | empty, but keeps its place and slots |
 //! | ZooKeeper ensemble | no | each | empty, then follows its leader |
@@ -84,6 +86,7 @@ pub use pair::{Pair, Replication};
 pub use program::terraform;
 pub use proxy::Proxy;
 pub use server::{Data, Server, missing_valkey};
+pub use servers::dynamodb::create_table;
 pub use servers::etcd::EtcdDemands;
 pub use servers::zookeeper::ZooKeeperDemands;
 pub use shared::Shared;

@@ -11,6 +11,8 @@ const SERVER_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/pos
 /// NATS' program. Debian 12 has one that is older; this one is out of a wheel.
 pub(crate) const NATS: &str = "nats-server-2.15";
 
+/// DynamoDB Local, with its libraries in a folder beside it: out of a package of npm.
+pub(crate) const DYNAMODB: &str = "DynamoDBLocal.jar";
 /// Azurite's program, as its package names it.
 pub(crate) const AZURITE: &str = "azurite-blob";
 
@@ -42,7 +44,7 @@ pub fn terraform() -> Result<PathBuf> {
 /// Where `cargo xtask install` puts what is in no package of Debian's: folders beside what cargo builds.
 fn fetched() -> Vec<PathBuf> {
     let this = env::current_exe().unwrap_or_default();
-    let folders = ["valkey", "terraform", "nats", "gcs", "azurite/node_modules/.bin"];
+    let folders = ["valkey", "terraform", "nats", "dynamodb", "gcs", "azurite/node_modules/.bin"];
     this.ancestors().flat_map(|at| folders.map(|folder| at.join(folder))).collect()
 }
 

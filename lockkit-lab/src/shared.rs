@@ -76,10 +76,10 @@ impl Shared {
 
     fn named(url: &str) -> Result<Self> {
         let odd = || LabError::Answer("a test server's URL needs the form x://host:port".into());
-        // The URL of a bucket names its server in an option.
+        // The URL of a bucket or a table names its server in an option.
         let named = url.split_once("endpoint=").map_or(url, |(_, endpoint)| endpoint);
         let (_, rest) = named.split_once("://").ok_or_else(odd)?;
-        let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+        let authority = rest.split(['/', '?', '&']).next().unwrap_or(rest);
         let authority = authority.rsplit('@').next().unwrap_or(authority);
         let first = authority.split(',').next().unwrap_or(authority);
         let addr = first
@@ -137,6 +137,9 @@ mod tests {
         let bucket = Shared::named("az://c?account=a&endpoint=http://127.0.0.1:7/a").unwrap();
         assert_eq!(bucket.addr(), "127.0.0.1:7".parse().unwrap());
         assert_eq!(bucket.url_at(proxy), "az://c?account=a&endpoint=http://127.0.0.1:9/a");
+        let table = Shared::named("dynamodb://t?region=x&endpoint=http://127.0.0.1:7&pace=1s");
+        let moved = "dynamodb://t?region=x&endpoint=http://127.0.0.1:9&pace=1s";
+        assert_eq!(table.unwrap().url_at(proxy), moved);
         let group = Shared::named("redis+sentinel://127.0.0.1:5,127.0.0.1:6/main").unwrap();
         assert_eq!(group.addr(), "127.0.0.1:5".parse().unwrap());
     }

@@ -45,6 +45,7 @@ const TRIAL_OF: &[(Fault, &str)] = &[
 ];
 
 const NATS: &str = "lockkit-store/tests/nats_faults.rs";
+const DYNAMODB: &str = "lockkit-store/tests/dynamodb_faults.rs";
 const REPLICAS: &str = "lockkit-sql/tests/failovers/replicas.rs";
 const UNSYNCED: &str = "lockkit-sql/tests/failovers/unsynced.rs";
 const STORMS_ON_REDIS: &str = "lockkit-redis/tests/storm.rs";
@@ -209,6 +210,24 @@ const OWN: &[(&str, Fault, &str, &str)] = &[
     ("NATS", Fault::DataLost, NATS, "tokens_grow_although_all_data_was_lost"),
     ("NATS", Fault::LeaderLost, NATS, "three_replicas_whose_leader_is_killed"),
     ("NATS", Fault::BrokenByForce, "lockkit-store/tests/nats_conformance.rs", "inspect_05"),
+    (
+        "DynamoDB",
+        Fault::ConnectionCut,
+        "lockkit-store/tests/dynamodb.rs",
+        "locks_hold_while_answers_are_lost",
+    ),
+    ("DynamoDB", Fault::Partition, DYNAMODB, "a_storm_of_lost_and_late_answers"),
+    ("DynamoDB", Fault::ServerPaused, DYNAMODB, "promises_hold_when_the_server_is_paused"),
+    ("DynamoDB", Fault::ClientPaused, DYNAMODB, "promises_hold_when_a_client_is_paused"),
+    ("DynamoDB", Fault::ClientDies, "lockkit-store/tests/dynamodb_conformance.rs", "lease_05"),
+    ("DynamoDB", Fault::DataLost, DYNAMODB, "tokens_grow_although_all_data_was_lost"),
+    (
+        "DynamoDB",
+        Fault::RightsWithdrawn,
+        "lockkit-store/tests/dynamodb.rs",
+        "a_hold_whose_credentials_expire",
+    ),
+    ("DynamoDB", Fault::BrokenByForce, "lockkit-store/tests/dynamodb_conformance.rs", "inspect_05"),
     ("S3", Fault::ConnectionCut, "lockkit-store/tests/s3.rs", "locks_hold_while_answers_are_lost"),
     ("S3", Fault::RightsWithdrawn, "lockkit-store/tests/s3.rs", "a_hold_whose_credentials"),
     ("S3", Fault::ClientDies, "lockkit-store/tests/s3_conformance.rs", "lease_05"),

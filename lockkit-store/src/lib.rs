@@ -45,8 +45,12 @@ mod connect;
 mod context;
 mod document;
 mod driver;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 #[cfg(feature = "gcs")]
 mod gcs;
+#[cfg(any(feature = "dynamodb", feature = "objects"))]
+mod https;
 mod kept_sights;
 mod listing;
 #[cfg(feature = "nats")]
@@ -90,3 +94,5 @@ pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
     StoreFacts,
 };
+#[cfg(feature = "dynamodb")]
+pub use {aws_config, dynamodb::DynamoStore};

@@ -1,6 +1,12 @@
 //! From a URL to a driver: the one place of this crate that knows which stores there are.
 
-#[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
+#[cfg(any(
+    feature = "azure",
+    feature = "dynamodb",
+    feature = "gcs",
+    feature = "nats",
+    feature = "s3"
+))]
 use std::sync::Arc;
 
 use lockkit_core::{Error, Result};
@@ -14,6 +20,13 @@ impl StoreDriver {
     /// As for [`connect`](Self::connect).
     pub async fn connect_url(url: &str) -> Result<Self> {
         match scheme(url) {
+            #[cfg(feature = "dynamodb")]
+            "dynamodb" => {
+                let target = crate::dynamodb::parse(url)?;
+                let options = target.store.clone();
+                Self::connect(Arc::new(crate::dynamodb::DynamoStore::of(target).await?), options)
+                    .await
+            }
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => {
                 let target = crate::nats::parse(url)?;
@@ -46,6 +59,8 @@ impl StoreDriver {
     /// that the URL names).
     pub fn check_url(url: &str) -> Result<()> {
         match scheme(url) {
+            #[cfg(feature = "dynamodb")]
+            "dynamodb" => crate::dynamodb::parse(url).map(drop),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => crate::nats::parse(url).map(drop),
             #[cfg(feature = "s3")]

@@ -29,6 +29,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("s3", Some("s3"), cfg!(feature = "s3")),
+    ("dynamodb", Some("dynamodb"), cfg!(feature = "dynamodb")),
     ("az", Some("azure"), cfg!(feature = "azure")),
     ("gs", Some("gcs"), cfg!(feature = "gcs")),
     ("nats", Some("nats"), cfg!(feature = "nats")),
@@ -77,8 +78,8 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
 }
 
 /// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
-/// those who may make tables, where the users of locks may not. For Azure and Google Cloud Storage, the
-/// commands that make the bucket and a role with the least rights. No I/O.
+/// those who may make tables, where the users of locks may not. For DynamoDB, Azure and Google Cloud Storage,
+/// the commands that make the table or bucket, and a policy or role with the least rights. No I/O.
 ///
 /// [`Error::Config`] for backends that need none of these.
 pub fn schema(url: &str) -> Result<String, Error> {
@@ -90,6 +91,8 @@ pub fn schema(url: &str) -> Result<String, Error> {
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => lockkit_store::DynamoStore::schema(url.rest()),
         #[cfg(feature = "azure")]
         "az" => lockkit_store::AzureStore::schema(url.rest()),
         #[cfg(feature = "gcs")]
@@ -183,6 +186,8 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         #[cfg(feature = "s3")]
         "s3" => lockkit_store::StoreDriver::check_url(url.rest()),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "azure")]
         "az" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "gcs")]
@@ -221,6 +226,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         #[cfg(feature = "s3")]
         "s3" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
         #[cfg(feature = "azure")]
         "az" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
         #[cfg(feature = "gcs")]
@@ -313,6 +320,15 @@ mod tests {
         assert!(refused.to_string().contains("retries is no option of an S3 bucket"), "{refused}");
         let refused = connect("s3://key:secret@bucket").await.unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+
+    #[cfg(feature = "dynamodb")]
+    #[tokio::test]
+    async fn a_table_whose_url_cannot_work_is_refused_before_any_request() {
+        let refused = connect("dynamodb://locks?region=x&retries=3").await.unwrap_err();
+        assert!(refused.to_string().contains("retries is no option of a table"), "{refused}");
+        let schema = schema("dynamodb://locks?region=eu-west-1&namespace=shop&ttl=5s").unwrap();
+        assert!(schema.contains("--region eu-west-1 --table-name locks"), "{schema}");
     }
 
     #[cfg(all(feature = "azure", feature = "gcs"))]

@@ -1,5 +1,5 @@
 //! Distributed locks with fencing tokens: one API, with one meaning, over SQLite, PostgreSQL, MySQL
-//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, buckets of S3, Azure and Google,
+//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, DynamoDB, buckets of S3, Azure and Google,
 //! and the memory of a process.
 //!
 //! ```
@@ -24,6 +24,7 @@
 //! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zookeeper`, for TLS `zookeeper-tls` (not in `full`) | a fleet |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (may need `protoc` to build, and is not in `full`) | a fleet |
 //! | `nats://H:P,H:P/BUCKET`, `nats+tls://…` | `nats` | a fleet |
+//! | `dynamodb://TABLE` | `dynamodb` | a fleet |
 //! | `s3://BUCKET/PREFIX` | `s3` | a fleet |
 //! | `az://CONTAINER/PREFIX` | `azure` | a fleet |
 //! | `gs://BUCKET/PREFIX` | `gcs` | a fleet |
@@ -74,7 +75,13 @@ pub use lockkit_redis as redis;
 pub use lockkit_sql as sql;
 
 /// The driver over any store with compare-and-swap, and the stores that are compiled in.
-#[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
+#[cfg(any(
+    feature = "azure",
+    feature = "dynamodb",
+    feature = "gcs",
+    feature = "nats",
+    feature = "s3"
+))]
 pub use lockkit_store as store;
 /// The ZooKeeper driver, for options and clients that a URL cannot name.
 #[cfg(feature = "zookeeper")]

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::{azurite, recipes, runtimes, wheels};
+use crate::{azurite, dynamodb, recipes, runtimes, wheels};
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -14,7 +14,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
     ensure()?;
-    for missing in wheels::ensure().into_iter().chain(runtimes::ensure()) {
+    let missing = wheels::ensure().into_iter().chain(dynamodb::ensure());
+    for missing in missing.chain(runtimes::ensure()) {
         eprintln!("tests are skipped: {}", missing.why);
     }
     if let Err(why) = recipes::ensure() {

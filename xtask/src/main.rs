@@ -6,6 +6,7 @@ mod book;
 mod check;
 mod circles;
 mod dist;
+mod dynamodb;
 mod failures;
 mod install;
 mod lines;

@@ -7,7 +7,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use crate::wheels::Missing;
-use crate::{azurite, failures, install, places, python, recipes, runtimes, typescript, wheels};
+use crate::{
+    azurite, dynamodb, failures, install, places, python, recipes, runtimes, typescript, wheels,
+};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -23,6 +25,7 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
     let mut missing = wheels::ensure();
+    missing.extend(dynamodb::ensure());
     missing.extend(azurite::ensure().err().map(|why| Missing { tests: azurite::TESTS, why }));
     if !arguments.is_empty() {
         return of_rust(arguments);

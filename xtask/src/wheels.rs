@@ -123,7 +123,8 @@ impl Wheel {
     }
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+/// Runs a command to its end; what it says in an error.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
         return Ok(());

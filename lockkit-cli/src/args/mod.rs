@@ -210,7 +210,7 @@ pub(crate) enum Command {
     /// Check the backend and give advice
     #[command(after_help = DOCTOR_EXAMPLE)]
     Doctor(DoctorArgs),
-    /// Print the SQL statements that create lockkit's tables
+    /// Print the statements or commands that create lockkit's tables
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
     /// Serve the locks of a backend over HTTP, for programs in any language
@@ -288,8 +288,8 @@ Example:
   lockkit doctor --url redis://db.example:6379 || alert";
 
 const SCHEMA_EXAMPLE: &str = "\
-For a database whose user of locks may not create tables. The rights that this user needs stand at \
-the end of the output.
+For a database whose user of locks may not create tables, for DynamoDB and for buckets. The rights \
+that this user needs stand at the end of the output.
 
 Example:
   lockkit schema --url postgres://locker@db/app | psql -U admin app";

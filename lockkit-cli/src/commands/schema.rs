@@ -1,5 +1,5 @@
-//! `schema`: the statements that make lockkit's tables in a SQL database, and the rights that a user
-//! of locks needs. Connects to nothing.
+//! `schema`: the statements that make lockkit's tables in a SQL database, or a table or bucket, and
+//! the rights that a user of locks needs. Connects to nothing.
 
 use lockkit::BackendUrl;
 
@@ -37,6 +37,8 @@ fn rights(url: &BackendUrl) -> String {
                  {mark}GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO \"{user}\";\n"
             )
         }
+        // Those are with what makes the table or bucket.
+        "dynamodb" | "az" | "gs" => String::new(),
         _ => {
             let database = rest.rsplit_once('/').map_or("DATABASE", |(_, database)| database);
             let user = if known { user } else { "LOCKER" };

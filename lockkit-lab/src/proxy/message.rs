@@ -23,6 +23,8 @@ pub enum Protocol {
     /// message, or an error status instead of one. Events on a watch are pushes;
     /// settings, pings, window updates and resets are chatter.
     Grpc,
+    /// HTTP/1.1, as DynamoDB speaks it.
+    Http1,
     /// Anything: what arrives at a time is taken for a message.
     Unknown,
 }

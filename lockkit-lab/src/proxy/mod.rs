@@ -16,6 +16,7 @@
 mod connection;
 mod counts;
 mod fault;
+mod http1;
 mod http2;
 mod hub;
 mod message;
@@ -235,6 +236,7 @@ impl Protocol {
             Self::Postgres => Box::<postgres::Postgres>::default(),
             Self::MySql => Box::<mysql::MySql>::default(),
             Self::ZooKeeper => Box::<zookeeper::ZooKeeper>::default(),
+            Self::Http1 => Box::<http1::Http1>::default(),
             Self::Grpc => Box::<http2::Http2>::default(),
             Self::Unknown => Box::new(message::Unknown),
         }

@@ -4,6 +4,7 @@
 //! May not be used by drivers, nor grow into clients.
 
 pub mod azure;
+pub mod dynamodb;
 pub mod etcd;
 pub mod http;
 pub mod mysql;

@@ -2,6 +2,7 @@
 //! question shows that it serves; a file per kind. May not start processes that stay: that is `server`.
 
 pub(crate) mod azurite;
+pub(crate) mod dynamodb;
 pub(crate) mod etcd;
 pub(crate) mod fake_gcs;
 pub(crate) mod mariadb;
@@ -32,6 +33,7 @@ pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
         Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::alone()?),
         Kind::Etcd => Box::new(etcd::Etcd::alone()?),
         Kind::Nats => Box::new(nats::Nats::alone()?),
+        Kind::DynamoDb => Box::new(dynamodb::DynamoDb::alone()?),
         Kind::Azurite => Box::new(azurite::Azurite::new()?),
         Kind::FakeGcs => Box::new(fake_gcs::FakeGcs::new()?),
     })
@@ -46,6 +48,7 @@ pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
         Kind::ZooKeeper => format!("zk://{addr}"),
         Kind::Etcd => format!("etcd://{addr}"),
         Kind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
+        Kind::DynamoDb => dynamodb::url(addr),
         Kind::Azurite => azurite::url(addr),
         Kind::FakeGcs => format!("gs://{}?endpoint=http://{addr}", fake_gcs::BUCKET),
     }
