@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::ExitError;
 
-/// How the URLs of buckets begin.
-const BUCKETS: &[&str] = &["s3:", "az:", "gs:", "nats:", "nats+tls:"];
+/// How the URLs of stores begin.
+const BUCKETS: &[&str] = &["s3:", "az:", "gs:", "dynamodb:", "nats:", "nats+tls:"];
 
 /// The URL, with the user's state folder where the backend is a bucket and the URL names no other one.
 pub(crate) fn with_folder(url: &str) -> String {
@@ -27,11 +27,23 @@ pub(crate) fn why_ignored(url: &str) -> Option<String> {
     if !BUCKETS.iter().any(|scheme| url.starts_with(scheme)) {
         return None;
     }
-    #[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
+    #[cfg(any(
+        feature = "azure",
+        feature = "dynamodb",
+        feature = "gcs",
+        feature = "nats",
+        feature = "s3"
+    ))]
     {
         lockkit::store::ignored_state(&folder()?)
     }
-    #[cfg(not(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3")))]
+    #[cfg(not(any(
+        feature = "azure",
+        feature = "dynamodb",
+        feature = "gcs",
+        feature = "nats",
+        feature = "s3"
+    )))]
     {
         None
     }
