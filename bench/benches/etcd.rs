@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use lockkit::{Guard, LockManager, Settings, Space};
 use lockkit_bench::{Way, median, race_at};
-use lockkit_lab::proxy::{Counts, Protocol, Proxy};
-use lockkit_lab::raw::etcd::metrics;
-use lockkit_lab::{Kind, Server};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, GetOptions, LockOptions, PutOptions, Txn, TxnOp,
 };
+use lockkit_lab::proxy::{Counts, Protocol, Proxy};
+use lockkit_lab::raw::etcd::metrics;
+use lockkit_lab::{Kind, Server};
 use tokio::runtime::Builder;
 
 const WAITERS: usize = 1_000;

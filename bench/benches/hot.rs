@@ -1,6 +1,6 @@
 //! One contended lock: pairs of acquire and release a second of one task with a lock of its own, of 64 tasks
 //! with a lock each, and of 64 tasks with one lock, with nothing to do while they hold it. In turns, on one
-//! thread, through the public API; and how many requests a hand-over is, counted between client and server.
+//! thread, through the public API, on servers that wait for the disk; and how many requests a hand-over is, counted between client and server.
 //!
 //! Arguments pick the rows whose names they are part of, as in `cargo bench --bench hot -- redis memory`.
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lockkit::{LockManager, MemoryDriver};
-use lockkit_bench::{Way, is_brief, median};
+use lockkit_bench::{Way, is_brief, median, start_durable};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::Kind;
 use lockkit_lab::proxy::{Protocol, Proxy};
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Kind, Server};
 
 const TASKS: usize = 64;
 
@@ -65,7 +65,7 @@ fn main() {
 }
 
 async fn measure_server(row: &Row) {
-    let server = match Server::start(row.kind).await {
+    let server = match start_durable(row.kind).await {
         Ok(server) => server,
         Err(why) => return println!("{:<13} skipped: {why}", row.name),
     };

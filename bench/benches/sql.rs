@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
-use lockkit_bench::{Way, median, race_at};
+use lockkit_bench::{Way, median, race_at, start_durable};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -26,14 +26,14 @@ async fn main() {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w));
     if is_wanted("postgres") {
-        let server = Server::start(Kind::Postgres).await.unwrap();
+        let server = start_durable(Kind::Postgres).await.unwrap();
         postgres_rates(&server).await;
     }
     if is_wanted("at_once") {
         at_once().await;
     }
     if is_wanted("mariadb") {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = start_durable(Kind::MariaDb).await.unwrap();
         mariadb_rates(&server).await;
     }
     if is_wanted("hand_over") {
@@ -57,15 +57,13 @@ fn lockkit(locks: &LockManager, tasks: usize) -> Way {
 async fn postgres_rates(server: &Server) {
     let url = &server.url();
     let locks = lockkit::connect(url).await.unwrap();
-    let pool_of = |connections| {
-        PgPoolOptions::new().max_connections(connections).test_before_acquire(false)
-    };
+    let pool_of =
+        |connections| PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
     let pool = pool_of(CONNECTIONS).connect(url).await.unwrap();
     let connection = pool_of(1).connect(url).await.unwrap();
     let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
                  expires timestamptz) WITH (fillfactor = 60)";
     sqlx::query(table).execute(&pool).await.unwrap();
-    waits_for_the_disk(server).await;
     for (tasks, times) in [(1, 300), (64, 1_280)] {
         let ways = [
             lockkit(&locks, tasks),
@@ -195,9 +193,8 @@ fn bare_on_mariadb(name: &'static str, pool: &MySqlPool, tasks: usize) -> Way {
 /// with a lease of five seconds is held; and back. The first time the names are new.
 async fn at_once() {
     const TASKS: usize = 10_000;
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = start_durable(Kind::Postgres).await.unwrap();
     let locks = lockkit::connect(&server.url()).await.unwrap();
-    waits_for_the_disk(&server).await;
     let held = locks.mutex("held").ttl(Duration::from_secs(5)).lock().await.unwrap();
     for _ in 0..3 {
         let begun = Instant::now();
@@ -230,13 +227,6 @@ fn most_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-async fn waits_for_the_disk(server: &Server) {
-    let pool = PgPool::connect(&server.url()).await.unwrap();
-    for statement in ["ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()"] {
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
 }
 
 /// From the call of `release` to the moment when the next one has the lock.

@@ -4,10 +4,14 @@
 //! between two ways of doing a thing and prints the ratio of their medians, [`race`] does so with
 //! any number of ways and of tasks.
 
+mod durable;
+
 use std::pin::Pin;
 use std::time::Instant;
 
 use tokio::task::JoinSet;
+
+pub use durable::start_durable;
 
 /// Rounds of each way.
 fn rounds() -> usize {

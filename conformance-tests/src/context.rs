@@ -100,7 +100,7 @@ impl CaseContext {
         Arc::new(Tampered::new(driver, self.passing.clone()))
     }
 
-    /// The errors of the backend that may pass, after which somebody tried again. Those that a case
+    /// The errors of the backend that may pass, after which a caller tried again. Those that a case
     /// stages between the driver and itself are not among them.
     pub fn passing_errors(&self) -> Vec<String> {
         self.passing.passing()
@@ -214,7 +214,7 @@ impl CaseContext {
     }
 
     /// Whether the backend keeps a line, in which those who wait can be seen. Where everybody looks
-    /// after himself (`Capabilities::fifo` is false), nobody is shown who waits.
+    /// after himself (`Capabilities::fifo` is false), no waiter is shown.
     pub fn has_line(&self) -> bool {
         self.capabilities.fifo
     }

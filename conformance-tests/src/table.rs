@@ -385,7 +385,7 @@ mod tests {
             assert!(names.insert((case.group, number.to_owned())), "{}", case.name);
         }
     }
-    /// One that is not in the table would never run, and nobody would be told.
+    /// One that is not in the table would never run, without a word.
     #[test]
     fn every_case_that_was_written_stands_in_the_table() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cases");

@@ -331,7 +331,7 @@ impl<'a> LockRequest<'a> {
         }
     }
 
-    /// What is waited for; `None` when nobody else is in the way, so that only the machine is slow, and
+    /// What is waited for; `None` when no other claim is in the way, so that only the machine is slow, and
     /// when that is not known.
     async fn line(&self, locks: &LockManager) -> Option<String> {
         let subject = describe::subject(self.space(), self.name);
@@ -359,7 +359,7 @@ impl<'a> LockRequest<'a> {
         })
     }
 
-    /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
+    /// Why it was not acquired: another claim holds it, or the backend did not answer.
     async fn busy(&self, locks: &LockManager) -> ExitError {
         let subject = describe::subject(self.space(), self.name);
         if let Some(error) = self.refused.take() {

@@ -103,7 +103,7 @@ impl Backend {
         timeout_of(&self.text)
     }
 
-    /// A backend that is compared: one in memory too, which meets nobody else there either.
+    /// A backend that is compared: one in memory too, which no other process reaches either.
     #[cfg(feature = "compare")]
     pub(crate) fn compared(url: &str) -> Result<Self, ExitError> {
         Self::parsed(url, "the arguments", Origin::Told, &BackendArgs::default())
@@ -400,7 +400,7 @@ fn state_folder() -> Result<PathBuf, ExitError> {
     Ok(state.join("lockkit"))
 }
 
-/// The path as it stands in a URL.
+/// The path as a URL has it.
 fn encoded(path: &Path) -> Result<String, ExitError> {
     let text = path.to_str().ok_or_else(|| {
         let path = path.display();

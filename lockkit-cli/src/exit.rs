@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 /// The exit codes of the manual, after `sysexits.h` where that has one.
 pub(crate) mod code {
-    /// `break`: nobody has that token. `doctor`: something is wrong with the backend. `get`, `put`,
+    /// `break`: no claim has that token. `doctor`: something is wrong with the backend. `get`, `put`,
     /// `latch`: what is there is not what it would have to be.
     pub(crate) const NO: u8 = 1;
     /// Wrong usage, or a name, duration, count or URL that cannot be one.
@@ -37,7 +37,7 @@ pub(crate) mod code {
 pub(crate) enum Ending {
     /// With this exit code.
     Code(u8),
-    /// By this signal, as whoever was told to end by it: so that the loop or the script around this
+    /// By this signal, as a process that it ended: so that the loop or the script around this
     /// process ends as well.
     Signal(Signal),
 }

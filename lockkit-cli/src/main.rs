@@ -178,7 +178,7 @@ fn explain(error: &clap::Error) -> Result<Ending, ExitError> {
     let more = |p: &String| !p.is_empty() && !p.starts_with("For more information");
     let said: Vec<String> = paragraphs.map(words).filter(more).collect();
     let said = said.join("; ");
-    // A URL that stands in the wrong place may have a password.
+    // A URL in the wrong place may have a password.
     let said = note::without_logins(said.strip_prefix("error: ").unwrap_or(&said));
     let usage = text.lines().find_map(|l| l.trim_start().strip_prefix("Usage: "));
     Err(ExitError::new(

@@ -85,7 +85,7 @@ fn shortened(text: &str, most: usize) -> String {
 }
 
 /// This user on this host, with the command that runs under the lock: `ada:backup.sh[12]@db-1`. The
-/// number is that of this process, which ends the command when it is told to end.
+/// number is that of this process, which ends the command when it is asked to end.
 pub(crate) fn running(command: &OsStr) -> ClientIdentity {
     let command = Path::new(command).file_name().unwrap_or(command).to_string_lossy();
     let program = format!("{}:{command}", user());

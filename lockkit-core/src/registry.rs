@@ -223,7 +223,7 @@ impl Registry {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// Nothing was answered since `before`: says so, if anything was asked for. Returns whether to look
+    /// Nothing was answered since `before`: says so, if anything was asked for. Returns whether to ask
     /// again.
     pub(crate) fn look_for_answers(&self, before: Moment, answered: bool) -> bool {
         let asked = || self.asking.count.load(Ordering::SeqCst) > 0;

@@ -1,4 +1,4 @@
-//! What a manager is told once: how long leases last, in which namespace names live, who it is.
+//! What a manager is made with: how long leases last, in which namespace names live, who it is.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A write of the program's own, in the same etcd as the lock, that nobody but the holder can make:
+//! A write of the program's own, in the same etcd as the lock, that only the holder can make:
 //! `cargo run -p lockkit-etcd --example fenced_write -- etcd://127.0.0.1:2379 127.0.0.1:2379`.
 
 use std::error::Error;

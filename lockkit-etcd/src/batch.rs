@@ -26,7 +26,7 @@ use crate::locks::EtcdLocks;
 use crate::release::PendingRelease;
 use crate::requests::{NextStep, TxnOutcome, delete, unexpected_response};
 
-/// etcd takes 128 operations in a transaction unless it is told otherwise, those within others
+/// etcd takes 128 operations in a transaction unless it is configured otherwise, those within others
 /// counted along by their depth, of which an operation of a batch has up to 11; and 1.5 MiB, of
 /// which the longest names take 26 times their weight.
 pub(crate) const LIMITS: BatchLimits = {

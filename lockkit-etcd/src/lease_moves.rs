@@ -21,7 +21,7 @@ use crate::locks::EtcdLocks;
 use crate::queue_snapshot::StoredClaim;
 use crate::requests::{put, put_lease, unchanged, unexpected_response};
 
-/// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is told
+/// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is configured
 /// otherwise, those within others counted along.)
 const TOGETHER: usize = 50;
 /// Such transactions at once.

@@ -28,8 +28,8 @@ const SENDER: &[u8] = b"\r\nX-Server-From: ";
 pub enum Rift {
     /// As little as the member itself: it falls silent.
     Silent,
-    /// Their connections to it break at once and new ones are refused, while the member itself is
-    /// told nothing, and goes on believing in them.
+    /// Their connections to it break at once and new ones are refused, while the member itself
+    /// gets no message, and goes on believing in them.
     OthersSee,
 }
 
@@ -138,7 +138,7 @@ async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<
                 return;
             };
             let line = MemberConnection { to: *to, from, cut };
-            let _ = line.from.set(place.to_string()); // nobody else sets it
+            let _ = line.from.set(place.to_string()); // set here only
             if let Some(server) = line.dial(asked).await
                 && socks::connected(&mut client).await.is_ok()
             {

@@ -90,7 +90,7 @@ impl Group {
     }
 
     /// Starts a ZooKeeper ensemble whose members wait for each other for a minute, so that a
-    /// machine that stalls loses no leader: for tests in which nobody fails.
+    /// machine that stalls loses no leader: for tests in which no member fails.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl Group {
     }
 
     /// A proxy before all servers of the group: clients of
-    /// [`url_through`](Self::url_through) pass through it whatever they are told.
+    /// [`url_through`](Self::url_through) pass through it whatever addresses they learn.
     ///
     /// # Errors
     ///

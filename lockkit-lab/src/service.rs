@@ -24,7 +24,7 @@ impl ServiceProcess {
     /// # Errors
     /// When it does not.
     pub fn start(program: &Path, backend: &str) -> io::Result<Self> {
-        // Nobody else gets the port in between: the system hands out others first.
+        // No other process gets the port in between: the system hands out others first.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let child = Mutex::new(launch(program, backend, address)?);
         Ok(Self { program: program.to_owned(), backend: backend.to_owned(), address, child })

@@ -63,7 +63,7 @@ pub trait Deployment: Send + Sync + 'static {
         ""
     }
 
-    /// Whether the server is one of several members of the driver's service, whose loss nobody is
+    /// Whether the server is one of several members of the driver's service, whose loss no client is
     /// to notice. The trials about the loss of a server then demand that. It is never shared with
     /// other tests.
     fn is_member(&self) -> bool {

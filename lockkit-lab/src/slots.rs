@@ -19,7 +19,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] for other groups; [`LabError::NotReady`] if nobody
+    /// [`LabError::Unsupported`] for other groups; [`LabError::NotReady`] if no member
     /// holds it for a long time.
     ///
     /// # Cancel safety

@@ -1,4 +1,4 @@
-//! Certificates for both ends, and where a server listens for TLS: a Redis that is told so while
+//! Certificates for both ends, and where a server listens for TLS: a Redis that gets them while
 //! it runs, or a server that was started with them. May not know who connects.
 
 use std::net::SocketAddr;

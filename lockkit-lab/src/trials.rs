@@ -85,7 +85,7 @@ impl Trial {
 /// No trial takes longer than this.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Runs one trial on servers that are started for it, or shared where it disturbs nobody.
+/// Runs one trial on servers that are started for it, or shared where it disturbs no other test.
 ///
 /// # Cancel safety
 /// Dropping it ends the trial's own servers.

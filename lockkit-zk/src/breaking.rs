@@ -1,5 +1,5 @@
-//! Breaking claims: a record of the operator, time and reason, named after the claim's token; by
-//! force, the claim's node goes in the same step.
+//! Breaking claims: a record of the operator, time and reason, named after the claim's token; with force,
+//! the claim's node goes in the same step.
 
 use futures_util::future::join_all;
 use lockkit_core::driver::BreakMode;

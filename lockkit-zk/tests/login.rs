@@ -17,7 +17,7 @@ const LOGIN: &str = "shop:p%40ss%2Fw%3A%25";
 async fn server() -> Server {
     let user = |name: &str, password: &str| (name.to_owned(), password.to_owned());
     let users = vec![user("shop", PASSWORD), user("till", "another")];
-    let demands = ZooKeeperDemands { users, tls: None };
+    let demands = ZooKeeperDemands { users, ..ZooKeeperDemands::default() };
     Server::start_demanding_zookeeper(&demands).await.unwrap()
 }
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn server() -> (Server, Arc<TestCertificates>) {
     let tls = Arc::new(TestCertificates::issue().await.unwrap());
     let users = vec![("shop".to_owned(), "secret".to_owned())];
-    let demands = ZooKeeperDemands { users, tls: Some(tls.clone()) };
+    let demands = ZooKeeperDemands { users, tls: Some(tls.clone()), durable: false };
     (Server::start_demanding_zookeeper(&demands).await.unwrap(), tls)
 }
 

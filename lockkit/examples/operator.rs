@@ -37,7 +37,7 @@ async fn main() -> Result<(), Error> {
         println!("in use: {}", state.name());
     }
 
-    // The holder is told, is renewed no longer, and the lock moves on when its lease ends.
+    // The holder learns of it, is renewed no longer, and the lock moves on when its lease ends.
     let why = Some("hangs since midnight");
     let token = stuck.token()?;
     admin.break_lock(Space::Lock, "invoice/42", token, BreakMode::Graceful, why).await?;

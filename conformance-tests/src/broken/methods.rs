@@ -389,7 +389,7 @@ impl Toy {
         }
     }
 
-    /// The claim's grant if it holds, and when to look again if not.
+    /// The claim's grant if it holds, and when to ask again if not.
     fn look(&self, claim: &Claim) -> Result<(Option<Grant>, Moment), Error> {
         let now = TokioClock.now();
         let lines = self.lock_lines();

@@ -53,7 +53,7 @@ impl Registers for Toy {
             if entry.as_ref().map(|e| e.version) != after {
                 return Ok(entry);
             }
-            // A value may also end by its ttl, of which nobody tells.
+            // A value may also end by its ttl, without a message.
             let _ = tokio::time::timeout(std::time::Duration::from_millis(100), changed).await;
         }
     }

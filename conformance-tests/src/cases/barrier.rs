@@ -1,4 +1,4 @@
-//! Barriers: nobody early, all together, the dead not counted.
+//! Barriers: no party passes early, all pass together, those that ended do not count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

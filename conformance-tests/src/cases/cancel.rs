@@ -290,7 +290,7 @@ pub async fn cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost
     ghosts_end_by_themselves(&context).await;
 }
 
-/// And where nobody releases a ghost, because its process died, its lease ends it.
+/// And where a ghost is not released, because its process died, its lease ends it.
 async fn ghosts_end_by_themselves(context: &CaseContext) {
     let driver = context.driver().await;
     let ttl = context.short();

@@ -134,7 +134,7 @@ pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(context
     let slow = Tampered::new(context.driver().await, late(DriverMethod::Acquire));
     let manager = context.manager_over(Arc::new(slow));
     let answer = manager.mutex("a").ttl(ttl).auto_renew(false).try_lock().await;
-    // Nothing was held, so nothing was lost: whoever would not wait may ask again.
+    // Nothing was held, so nothing was lost: a try may be repeated.
     assert!(answer.as_ref().is_err_and(Error::is_retryable), "the lease was over: {answer:?}");
     let driver = context.driver().await;
     context.free(&driver, &context.key("a"), context.after(ttl)).await;
@@ -320,7 +320,7 @@ pub async fn lease_12_a_renewal_never_revives_an_expired_claim(context: CaseCont
     let longest = granted.iter().map(|g: &Grant| g.ttl).max().unwrap_or(ttl);
     let waiter = context.exclusive(names[3]);
     theirs.queue(&waiter).await;
-    // Whoever sees it expire: a moment after it must have, nobody having looked before.
+    // The first request that finds it expired comes a moment after it must have.
     let slack = context.capabilities().expiry_slack + Duration::from_millis(200);
     tokio::time::sleep(longest + slack).await;
     let gone = async |claim| {
@@ -356,7 +356,7 @@ pub async fn lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died(
     driver.grant(&holder).await;
     driver.queue(&first).await;
     driver.queue(&second).await;
-    // No message arrives, since nobody waits for one: only renewals move the lock on.
+    // No message arrives, since no task waits for one: only renewals move the lock on.
     let what = "renewals alone make the second waiter a holder";
     context
         .until(context.after(ttl * 2), what, || async {

@@ -183,7 +183,7 @@ pub async fn loss_08_a_stopped_process_finds_out_on_waking(context: CaseContext)
         let old: u64 = word.trim_start_matches("wrote ").parse().expect("a token");
         assert!(old < token, "a write under the old lock bears the old token");
         late_writes += 1;
-        let pipe = 1_000; // what it had written before it was stopped, and nobody had read yet
+        let pipe = 1_000; // what it had written before it was stopped, and was not read yet
         assert!(late_writes < pipe, "it goes on writing after it woke");
     }
 }
@@ -268,7 +268,7 @@ async fn invalid_at_handover(context: &CaseContext, name: &str, guard: Guard) {
     driver.let_go(&next).await;
 }
 
-/// Breaks, by force, the lock that the guard has.
+/// Breaks, with force, the lock that the guard has.
 async fn break_it(by: &LockManager, name: &str, guard: &Guard) {
     let token = guard.token().expect("it holds");
     let broken = by.admin().break_lock(Space::Lock, name, token, BreakMode::Forced, None).await;

@@ -1,4 +1,4 @@
-//! The driver against the [`Model`], over random commands. The seed stands in every failure.
+//! The driver against the [`Model`], over random commands. Every failure names the seed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl SideBySide {
             }
             (40..46, Some(claim)) => {
                 let gone = self.model.renew(claim.id) == ExpectedResult::NotFound;
-                // The fate of a claim that is asked for anew after its end is nobody's business.
+                // What becomes of a claim that is asked for again after its end is not specified.
                 let asked = (!gone).then_some(claim);
                 match asked.filter(|claim| self.model.renew(claim.id) != ExpectedResult::Broken) {
                     Some(claim) => {
@@ -183,7 +183,7 @@ impl SideBySide {
         self.drivers[if own { same } else { any }].clone()
     }
 
-    /// One of the last claims, and often one that stands in front.
+    /// One of the last claims, and often one that is first.
     fn known(&self, rng: &mut StdRng) -> Option<Arc<Claim>> {
         let front = self.model.line().0.first().map(|m| m.id);
         let front = self.claims.iter().find(|c| Some(c.id) == front);

@@ -23,7 +23,7 @@ pub async fn once_01_of_many_one_runs_and_all_learn_the_decision(context: CaseCo
             let work = |lock: lockkit_core::HeldLock| async move {
                 lock.token()?;
                 runs.fetch_add(1, Ordering::SeqCst);
-                // Nothing was decided when the others came: they look again when it is their turn.
+                // Nothing was decided when the others came: they read it again when it is their turn.
                 context.waiters(&driver, &context.key("today/report"), HOSTS - 1).await;
                 Ok::<_, Error>([host as u8])
             };

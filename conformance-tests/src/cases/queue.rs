@@ -1,4 +1,4 @@
-//! Leases of those who do not stand alone: promoted claims, and renewals with others in line. A claim
+//! Leases of claims in a queue with others: promoted claims, and renewals with others waiting. A claim
 //! that waits and one that holds have different ttls, and the server picks by state.
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub async fn queue_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_
         let waiter = behind_a_dead_holder(context, driver, &name, ttl).await;
         let last = context.exclusive(&name);
         driver.queue(&last).await;
-        // Renewed by the last in line alone, until nobody but the waiter is ahead of it.
+        // Only the last of the queue is renewed, until only the waiter is ahead of it.
         context
             .until(context.after(ttl), "the lock moves on", || async {
                 let answer = driver.renew_one(&last).await;
@@ -134,7 +134,7 @@ pub async fn queue_06_an_expired_holder_with_others_queued_is_not_revived(contex
     }
     let slack = context.capabilities().expiry_slack + Duration::from_millis(200);
     tokio::time::sleep(longest + slack).await;
-    // Nobody has looked since: the renewal itself finds that it is over.
+    // No request was sent since: the renewal itself finds that it is over.
     for ended in [&dead, &reader, &dead, &reader] {
         let answer = driver.renew_one(ended).await;
         assert!(matches!(answer, Renewal::Ended(_)), "{:?} ended: {answer:?}", ended.mode);
@@ -166,8 +166,8 @@ async fn behind_a_dead_holder(
     waiter
 }
 
-/// Whoever was promoted holds for its hold ttl, without being renewed: that much is left of its lease,
-/// and when its waiting lease is long over nobody else gets the lock.
+/// A claim that was promoted holds for its hold ttl, without being renewed: that much is left of its lease,
+/// and when its waiting lease is long over no other claim gets the lock.
 async fn holds_on(context: &CaseContext, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
     move_over(context, driver, claim).await;
     let other = context.driver().await;

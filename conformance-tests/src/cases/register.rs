@@ -103,7 +103,7 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(context: CaseCon
     let entry = register.load().await.expect("it was stored");
     assert_eq!((entry.value.as_slice(), entry.token), (b"new".as_slice(), Some(new)));
     register.must_store(write_with(b"equal", new)).await;
-    // Stale is told before a conflict: who is fenced off must know that.
+    // Stale comes before a conflict: a holder that is fenced off must know that.
     let mut both = write_with(b"both", old);
     both.expect = Precondition::Absent;
     assert_eq!(register.store(both).await, stale);

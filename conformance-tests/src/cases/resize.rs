@@ -22,7 +22,7 @@ async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
     assert_eq!(limit_now, limit, "the limit that was set");
 }
 
-/// Limit and roles of those in line, as they are shown.
+/// Limit and roles of the claims of the queue, as they are shown.
 async fn shown(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
     let state = context.state(driver, &pool(context)).await;
     let limits = state.queue.iter().map(|s| s.mode.limit());
@@ -42,7 +42,7 @@ pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(context: Cas
         let (driver, waiter) = (driver.clone(), waiter.clone());
         turns.spawn(async move { driver.granted(&waiter).await.expect("its turn").token });
     }
-    // Nobody renews, nobody leaves: what they hear they hear from the raise.
+    // No claim is renewed or leaves: what they learn they learn from the raise.
     resize(&other, &pool(&context), 3).await;
     for _ in 0..2 {
         context
@@ -297,7 +297,7 @@ pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(context: 
         });
     }
     for more in 2..=4 {
-        // Told first: whoever comes in by the raise may be out before it is answered.
+        // Noted first: a claim that holds by the raise may have ended before that is answered.
         limit.store(more, Ordering::SeqCst);
         managers[1].admin().resize("pool", more).await.expect("it works");
     }

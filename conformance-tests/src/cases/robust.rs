@@ -1,4 +1,4 @@
-//! Whatever call fails, before or after it acted, nobody loses a lock by it and nothing is left
+//! Whatever call fails, before or after it acted, no lock is lost by it and nothing is left
 //! behind. (The faults of servers and networks need the lab.)
 
 use std::sync::Arc;

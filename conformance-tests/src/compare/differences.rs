@@ -182,7 +182,7 @@ impl<'a> Found<'a> {
         let to = self.to.name.clone();
         if old.wake_up != new.wake_up {
             let sentence = match new.wake_up {
-                WakeUp::Push => format!("{to} wakes the next in line; nobody polls."),
+                WakeUp::Push => format!("{to} wakes the next waiter; no client polls."),
                 WakeUp::Poll { within } => {
                     format!("With {to}, waiters poll: the next one knows within {}.", span(within))
                 }
@@ -332,7 +332,7 @@ fn clock(clock: LeaseClock) -> &'static str {
     match clock {
         LeaseClock::Machine => "the machine's monotonic clock",
         LeaseClock::Server => "the server's wall clock, which can be stepped",
-        LeaseClock::Leader => "the leader's monotonic clock, which nobody can step",
+        LeaseClock::Leader => "the leader's monotonic clock, which cannot be stepped",
         LeaseClock::Members => "each member's own clock",
         LeaseClock::Observers => "the other clients' monotonic clocks",
         _ => "another clock",

@@ -75,7 +75,7 @@ impl Comparison {
             ),
             ("Lock and release, 64 tasks", "longer is better", bars(|m| m.many_tasks, rate), rate),
             (
-                "Hand-over to the next in line",
+                "Hand-over to the next waiter",
                 "shorter is better",
                 bars(|m| m.hand_over, seconds),
                 seconds,

@@ -266,7 +266,7 @@ impl Course {
             Ok(at)
         });
         if !self.context.has_line() {
-            // Nobody can see it wait: it is given time to be refused once.
+            // That it waits is not visible: it is given time to be refused once.
             tokio::time::sleep(Duration::from_millis(200)).await;
             return Ok(waiting);
         }

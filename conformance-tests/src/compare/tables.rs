@@ -60,7 +60,7 @@ const FIGURES: [(&str, Figure); 5] = [
             None => times,
         }
     }),
-    ("hand-over to the next in line", |m| seconds(m.hand_over)),
+    ("hand-over to the next waiter", |m| seconds(m.hand_over)),
     ("a dead holder's lock is free", |m| {
         let late = (m.dead_freed - m.dead_ttl).max(0.0);
         format!("{} after a ttl of {}", seconds(late), seconds(m.dead_ttl))

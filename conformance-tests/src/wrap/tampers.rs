@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::{DriverMethod, ObservedAnswer, Tamper};
 
-/// Writes down the errors that may pass. Callers try again after one, so nobody else sees them.
+/// Writes down the errors that may pass. Callers try again after one, so only this shows them.
 #[derive(Debug, Default)]
 pub struct Noting {
     passing: Mutex<Vec<String>>,
@@ -120,7 +120,7 @@ impl Tamper for Late {
 }
 
 /// A connection that sticks: an acquire has left, but reaches the backend only when it is let
-/// through, whether somebody still waits for the answer or not.
+/// through, whether the caller still waits for the answer or not.
 #[derive(Debug)]
 pub struct Stuck {
     gate: Semaphore,

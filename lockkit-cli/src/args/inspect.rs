@@ -131,7 +131,7 @@ Example:
 /// `break`.
 #[derive(Args, Debug)]
 #[command(after_help = BREAK_EXAMPLE, after_long_help = format!("\
-Without --force the holder is told that it lost the lock and is renewed no longer; the lock moves on \
+Without --force the holder learns that it lost the lock and is renewed no longer; the lock moves on \
 when the holder lets go, or when its lease ends. So there are never two holders. With --force the \
 lock moves on at once, and until the former holder notices, only tokens protect what it changes. \
 The lock of a Terraform state is never renewed: a break of it is always a forced one.

@@ -101,7 +101,7 @@ async fn look(
         }
         counted => (gate, counted?),
     };
-    // One that nobody has touched has whatever count it is asked for.
+    // One that was never used has whatever count it is asked for.
     if any_count && missing == 1 && locks.latch(name, 2).count().await.ok() == Some(2) {
         let sentence = format!("nobody has counted down at the latch {name:?} yet: give its COUNT");
         return Err(ExitError::new(code::NO, sentence));

@@ -1,4 +1,4 @@
-//! `serve`: a lock service over HTTP on a backend, until it is told to end.
+//! `serve`: a lock service over HTTP on a backend, until it is asked to end.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
 //! `storm` and `judge`: clients under injected faults, and the verdict on what happened. The lab
-//! decides; where it takes place and what is told of it is said here.
+//! decides; where it takes place and what is printed of it is said here.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

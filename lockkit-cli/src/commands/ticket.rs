@@ -55,7 +55,7 @@ pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result
             false => ticket.to_string(),
         };
         if let Err(failure) = output::print_line(line) {
-            // Nobody learned the ticket: nobody could release it.
+            // The ticket was read by no one, so the lock could not be released.
             let _ = locks.release_ticket(&ticket).await;
             let unheard = || "nobody reads the ticket: the lock was released".to_owned();
             let sentence = failure.sentence.unwrap_or_else(unheard);

@@ -1,4 +1,4 @@
-//! `elect`: campaigns, runs the command while it leads, and campaigns again, until it is told to
+//! `elect`: campaigns, runs the command while it leads, and campaigns again, until it is asked to
 //! end.
 
 use std::time::Duration;

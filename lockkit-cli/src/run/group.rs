@@ -36,7 +36,7 @@ pub(crate) enum End {
 
 impl End {
     /// How this process is to end along with it: by the same signal, if that is one by which people
-    /// and scripts are told to end.
+    /// and scripts are asked to end.
     pub(crate) fn ending(self) -> Ending {
         let signal = match self {
             Self::Killed(signal) => Signal::from_named_raw(i32::from(signal)),
@@ -148,7 +148,7 @@ impl Group {
 }
 
 /// Blocks until the command stops or ends; leaves an ended one for [`Group::is_empty`], so that
-/// nobody else gets its process id while the group may still be signalled.
+/// no other process gets its id while the group may still be signalled.
 fn next_event(leader: Pid) -> io::Result<Event> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     loop {

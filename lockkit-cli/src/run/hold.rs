@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
     /// Why the lock was lost, or the command ended for its sake.
     pub(crate) lost: Option<String>,
-    /// The signal by which somebody asked for an end, if one did: it was passed on.
+    /// The signal that asked for an end, if one came: it was passed on.
     pub(crate) asked: Option<Signal>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Hold<'a> {
         ending: &'a mut Signals,
     ) -> io::Result<Self> {
         let telling = Signals::catch(&TELLING)?;
-        // Whoever ignores SIGCHLD hands that on, and the system then forgets how children ended.
+        // A process that ignores SIGCHLD hands that on, and the system then forgets how children ended.
         drop(signal(SignalKind::child())?);
         let began = SteadyClock.now();
         let ttl = lease.granted_ttl();
@@ -244,21 +244,21 @@ impl<'a> Hold<'a> {
         (terminated.elapsed() >= self.hold_limit.kill_after + GRACE).then_some(leftover.end)
     }
 
-    /// The command was stopped, from the terminal or by somebody.
+    /// The command was stopped, from the terminal or by a signal.
     async fn stopped(&mut self, signal: Signal) {
         let Some(terminal) = &mut self.terminal else {
             return;
         };
         let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
         if !wants_terminal && signal != Signal::TSTP {
-            return; // SIGSTOP: whoever stopped it will continue it.
+            return; // SIGSTOP: the process that stopped it will continue it.
         }
         if wants_terminal && terminal.lend(self.group.id()) {
             self.group.signal(Signal::CONT);
             return;
         }
         match terminal.stop_this_job().await {
-            // Nobody could continue this job, so the terminal would not have stopped it.
+            // No process could continue this job, so the terminal would not have stopped it.
             Ok(false) if wants_terminal => {
                 output::note("the command stands still: it wants the terminal of another job");
             }

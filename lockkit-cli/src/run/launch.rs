@@ -51,7 +51,7 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let [parent, how, command, rest @ ..] = arguments else {
         return ExitCode::from(code::SOFTWARE);
     };
-    // A last net under the supervisor: should somebody kill it along with lockkit, at least the
+    // A last net under the supervisor: should it be killed along with lockkit, at least the
     // command itself goes too. (It survives the exec; lockkit's starting thread is its main one.)
     system::die_with_the_parent();
     let orphaned = || {
@@ -73,7 +73,7 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     ExitCode::from(failure.ending.code())
 }
 
-/// Looks for the command the way `execvp` does, so that a missing one is told before the lock is
+/// Looks for the command the way `execvp` does, so that a missing one is reported before the lock is
 /// waited for.
 pub(crate) fn find(command: &OsStr) -> Result<PathBuf, ExitError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());

@@ -1,4 +1,4 @@
-//! What a command is told of the locks it runs under, by its environment: for `check` and
+//! What a command learns of the locks it runs under, by its environment: for `check` and
 //! `put --fenced`, and so that `run` inside `run` on the same name is refused instead of waiting for
 //! itself. No I/O.
 

@@ -71,7 +71,7 @@ pub(crate) fn asynchronously(work: impl Future<Output = Result<Ending, ExitError
     ExitCode::from(ending.code())
 }
 
-/// Ends this process by the signal. A program that is executed anew has the default action of every
+/// Ends this process by the signal. A program that is executed again has the default action of every
 /// signal that was caught, and the same process id: the parent sees one process, ended by a signal.
 pub(crate) fn end_by(signal: Signal) -> ExitCode {
     let _ = myself("lockkit", END).arg(signal.as_raw().to_string()).exec();

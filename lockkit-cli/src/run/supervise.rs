@@ -31,7 +31,7 @@ use crate::system::{self, Alarm};
 
 /// The supervisor's `main`.
 pub(crate) fn main() -> ExitCode {
-    // Whoever stops a whole session, terminal or control group gracefully also asks this process to
+    // A program that stops a whole session, terminal or control group gracefully also asks this process to
     // end; it leaves only after the group it guards.
     let _ = SigSet::all().thread_block();
     let _ = setsid();
@@ -161,7 +161,7 @@ fn pair(boot: &str, raw: &str) -> Option<ClockPair> {
     Some(ClockPair { boot: moment(boot)?, raw: moment(raw)? })
 }
 
-/// Nobody may be listening any more, which changes nothing.
+/// The other end may be closed, which changes nothing.
 fn answer(word: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());

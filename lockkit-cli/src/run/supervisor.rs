@@ -18,7 +18,7 @@ pub(crate) enum Deed {
     Terminated,
     /// It sent SIGKILL to the group.
     Killed,
-    /// It is gone itself, although nobody told it to leave.
+    /// It has ended itself, although no process told it to.
     Died,
 }
 
@@ -46,7 +46,7 @@ impl Supervisor {
     pub(crate) fn start(group: Pid, due: Due) -> io::Result<Self> {
         // Under another name than this process, so that a kill by name (`pkill -f lockkit`) misses
         // one of the two, and that one ends the command.
-        // A stderr that nobody reads. Not /dev/null, which an image with nothing else does not have.
+        // A stderr without a reader. Not /dev/null, which an image with nothing else does not have.
         let (_, nowhere) = io::pipe()?;
         let mut child = role::myself("lk-supervisor", role::SUPERVISE)
             .env_clear()
@@ -81,7 +81,7 @@ impl Supervisor {
 
     /// Tells it the lease as it is now.
     pub(crate) fn lease(&mut self, due: Due) -> io::Result<()> {
-        // Moments are computed anew each time; below this they are the same lease.
+        // Moments are computed each time; below this they are the same lease.
         const SAME: Duration = Duration::from_millis(1);
         if let Some(told) = self.told
             && due.kill.before(SAME).min(told.kill) == due.kill.before(SAME)

@@ -101,7 +101,7 @@ impl Terminal {
     }
 }
 
-/// Whether nobody in this session could continue this job: no ancestor outside the job's group is
+/// Whether no process of this session could continue this job: no ancestor outside the job's group is
 /// in the session. (The kernel calls such a group orphaned, and does not stop it from the
 /// terminal.)
 fn is_orphaned() -> bool {

@@ -362,7 +362,7 @@ fn whose(claim: &ClaimState) -> String {
     }
 }
 
-/// Whether this stands in the name, or with one of its claims; capitals do not matter.
+/// Whether the name has this, or one of its claims; capitals do not matter.
 fn has(state: &LockState, text: &str) -> bool {
     let text = text.to_lowercase();
     let has = |place: &str| place.to_lowercase().contains(&text);

@@ -16,7 +16,7 @@ use super::model::Target;
 use crate::args::inspect::TopArgs;
 use crate::describe;
 
-/// The task that asks, and what it is told.
+/// The task that asks, and what it is asked for.
 pub(super) struct Poller {
     locks: LockManager,
     tell: UnboundedSender<Event>,

@@ -1,5 +1,5 @@
 //! A history in one file, with what was promised: JSON lines, the first of which says how many events
-//! follow and what the judge must know. So a file that was cut is told from a short one.
+//! follow and what the judge must know. So a file that was cut is distinguished from a short one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};

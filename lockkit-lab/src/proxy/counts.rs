@@ -70,7 +70,7 @@ impl Tally {
     }
 
     /// Counts what reaches a client, just before it does: a client that has seen an
-    /// answer finds it counted, and a flight ends no earlier than its client knows.
+    /// answer finds it counted, and a round trip ends no earlier than its client knows.
     pub(crate) fn received(&mut self, begins: &[MessageClass]) {
         for class in begins {
             match class {

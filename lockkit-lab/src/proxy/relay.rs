@@ -157,7 +157,7 @@ impl ProxiedConnection {
     }
 }
 
-/// Both ends are told at once, and nothing that is under way arrives.
+/// Both ends learn of it at once, and nothing that is in flight arrives.
 fn reset(client: &TcpStream, server: &TcpStream) {
     let _ = client.set_zero_linger();
     let _ = server.set_zero_linger();

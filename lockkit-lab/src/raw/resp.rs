@@ -21,7 +21,7 @@ pub enum RespReply {
     Nil,
     /// Several; maps and sets are flat.
     Array(Vec<RespReply>),
-    /// A message that nobody asked for (RESP3).
+    /// A push message (RESP3).
     Push(Vec<RespReply>),
 }
 

@@ -83,7 +83,7 @@ impl Recipe for Redis {
 
     async fn prepare(&self, home: &ServerDir) -> Result<()> {
         home.make_data()?;
-        // What sentinels and clusters tell a server stands in its configuration,
+        // What sentinels and clusters tell a server is in its configuration,
         // which outlives its data; they would otherwise forget each other.
         if !home.path().join("redis.conf").exists() {
             let mut text = format!(

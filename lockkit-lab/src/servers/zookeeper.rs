@@ -56,7 +56,7 @@ pub(crate) struct ZooKeeper {
     demands: ZooKeeperDemands,
 }
 
-/// What a ZooKeeper knows of its clients.
+/// What a ZooKeeper knows of its clients, and what it does for them.
 #[derive(Debug, Clone, Default)]
 pub struct ZooKeeperDemands {
     /// Users and their passwords, for SASL (DIGEST-MD5). Who is none of them may come, too, and
@@ -64,6 +64,8 @@ pub struct ZooKeeperDemands {
     pub users: Vec<(String, String)>,
     /// A second address, where clients must speak TLS and show certificates.
     pub tls: Option<Arc<TestCertificates>>,
+    /// Whether an answer waits until its transaction is on the disk.
+    pub durable: bool,
 }
 
 const TICK: Duration = Duration::from_millis(500);
@@ -190,10 +192,12 @@ impl Recipe for ZooKeeper {
             classes += &format!(":{}", program::file(jar)?.display());
         }
         let mut command = home.command("java")?;
-        // Small, and quick to start rather than quick in the long run. A killed
-        // process loses nothing that it had written: no need to force it to disk.
+        // Small, and quick to start rather than quick in the long run. A killed process loses nothing
+        // that it had written: no need to force it to disk, unless that is what is measured.
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
-        command.args(["-XX:-UsePerfData", "-Dzookeeper.forceSync=no", "-cp", &classes]);
+        let force_sync = if self.demands.durable { "yes" } else { "no" };
+        command.arg("-XX:-UsePerfData").arg(format!("-Dzookeeper.forceSync={force_sync}"));
+        command.args(["-cp", &classes]);
         if let Some(socks) = self.socks {
             command.arg(format!("-DsocksProxyHost={}", socks.ip()));
             command.arg(format!("-DsocksProxyPort={}", socks.port()));

@@ -164,7 +164,7 @@ impl Storm {
         let faults = plan.faults.len();
         inject_all(plan, self.lasts, &processes, &stage.injector).await?;
         processes.join(self.lasts + Duration::from_secs(120)).await?;
-        // The one that comes last: nobody is left in its way but by a lease.
+        // The one that comes last: only a lease can be in its way.
         let guard = look.mutex(LOCK).lock().await.map_err(io::Error::other)?;
         let entry = look.register(REGISTER).load().await.map_err(io::Error::other)?;
         drop(guard.release().await);

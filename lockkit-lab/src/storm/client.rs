@@ -102,7 +102,7 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
         result??;
     }
     let quick = tokio::time::timeout(orders.longest() * 2, locks.shutdown()).await;
-    drop(quick); // a backend that is away keeps nobody here
+    drop(quick); // a backend that is away does not delay this
     Ok(())
 }
 
@@ -249,7 +249,7 @@ impl Client {
         let rounds = self.rng.random_range(1..4);
         for _ in 0..rounds {
             if how == How::Exclusive && !self.update(lock, token)? {
-                break; // refused: somebody newer was here
+                break; // refused: a newer holder was here
             }
             let pause = match self.rng.random_range(0..if self.hot { 1_000 } else { 100 }) {
                 // Needs renewing; and outlasts the one ttl before the other has to be renewed.

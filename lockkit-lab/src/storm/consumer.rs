@@ -29,7 +29,7 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
         }
     }
     let quick = tokio::time::timeout(orders.longest() * 2, consumer.locks.shutdown()).await;
-    drop(quick); // a backend that is away keeps nobody here
+    drop(quick); // a backend that is away does not delay this
     Ok(())
 }
 

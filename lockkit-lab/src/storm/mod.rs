@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-/// Nobody strikes but at clients.
+/// Only clients have faults.
 #[derive(Clone, Copy, Debug)]
 pub struct NoFaults;
 

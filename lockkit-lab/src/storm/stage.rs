@@ -163,7 +163,7 @@ async fn struck(
     Ok((url, direct, ServerInjector::new(server, proxy, faults.to_vec())))
 }
 
-/// ZooKeeper's clients are told the tick of the lab's servers: with a longer one, sessions would
+/// ZooKeeper's clients get the tick of the lab's servers: with a longer one, sessions would
 /// outlast the storm's short leases by much.
 fn paced(kind: Kind, url: String) -> String {
     if kind == Kind::ZooKeeper { format!("{url}?tick=500ms") } else { url }

@@ -1,5 +1,5 @@
-//! Writes down which claims of a storm's clients have a place in line, as the backend says: without
-//! it, nobody could tell who was overtaken. It disturbs nothing.
+//! Writes down which claims of a storm's clients have a place in the queue, as the backend says: without
+//! it, the judge could not tell which claim was overtaken. It disturbs nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use lockkit_conformance::wrap::{ObservedAnswer, Tamper, Tampered};
 /// Hears what the driver answers to the clients of a process.
 #[derive(Debug)]
 pub(super) struct Witness {
-    /// What each client writes into, and its operation that has a place in line.
+    /// What each client writes into, and its operation that has a place in the queue.
     clients: BTreeMap<u32, (Recorder, Mutex<u64>)>,
 }
 

@@ -124,7 +124,7 @@ async fn refused(stage: &TrialSetup, refusal: &RefusalMode) {
     works_again(context, &[&ours], LOCK, &mut tokens, PATIENCE).await;
 }
 
-/// The error that whoever is concerned gets, once the server has begun to refuse: it may hear of that
+/// The error that the clients concerned get, once the server has begun to refuse: it may hear of that
 /// a moment late, and a machine that stands still for a while gives another error, of no answer.
 async fn refuse(context: &CaseContext, ours: &LockManager, refusal: &RefusalMode) -> Error {
     let since = Instant::now();
@@ -179,7 +179,7 @@ async fn deleted(stage: &TrialSetup, deletion: &Deletion) {
         held.still(&verified, !waiting.is_finished());
         drop(guard);
     } else {
-        // By renewing, long before it would ask anyway: nobody has told it.
+        // By renewing, long before it would ask anyway: no message said so.
         context.within(context.after(ttl), "the holder finds out", guard.lost()).await;
         assert!(guard.token().is_err(), "{what}");
         drop(guard);
@@ -190,7 +190,7 @@ async fn deleted(stage: &TrialSetup, deletion: &Deletion) {
     works_again(context, &[&ours, &theirs], LOCK, &mut tokens, context.after(ttl)).await;
 }
 
-/// A manager that finds out soon when its place in line was lost.
+/// A manager that finds out soon when its place in the queue was lost.
 async fn impatient(context: &CaseContext) -> LockManager {
     let wait = context.lively();
     context.manager_with(context.driver().await, |s| s.wait_ttl(wait))

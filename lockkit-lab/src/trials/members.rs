@@ -65,7 +65,7 @@ pub(super) async fn goes_unnoticed(stage: &TrialSetup, absence: Absence) -> Tria
         Absence::Paused => stage.server().thaw(),
         Absence::CutOff => staged(proxy.heal().await),
     }
-    // What was under way to the one that is back touches nobody.
+    // What was in flight to the member that is back affects no claim.
     let verified = answered(context, "all know it", || next.verify()).await;
     assert_eq!(verified.expect("it is held"), token, "{absence:?}");
     drop(next);

@@ -1,5 +1,5 @@
 //! Locks and registers that move to another server while they are in use: a resharding, half of
-//! whose keys are here and half there for a while. Whoever wants something of them meanwhile gets
+//! whose keys are here and half there for a while. A request for one of them meanwhile gets
 //! a right answer or is asked to try again.
 
 use std::sync::Arc;

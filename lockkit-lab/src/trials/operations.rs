@@ -72,7 +72,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Whether something may be left when it failed and nobody asks again.
+    /// Whether something may be left when it failed and is not repeated.
     pub(super) fn leaves_something(self) -> bool {
         use Operation as O;
         let looks =
@@ -329,7 +329,7 @@ impl Client {
         entry.expect("others can load").map(|entry| entry.value)
     }
 
-    /// Gives everything back as core does when nobody wants it any more, and checks that it is
+    /// Gives everything back as core does when it is no longer wanted, and checks that it is
     /// free then, and works.
     pub(super) async fn given_up(&self) {
         let driver = self.driver.lock().await.clone();

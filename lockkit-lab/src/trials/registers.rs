@@ -85,7 +85,7 @@ pub async fn register_06_a_write_whose_answer_was_lost_is_distinguished_from_a_c
         let outcome = answered(context, "it is answered", store).await;
         context.soon("the answer is lost", strike.struck()).await;
         let version = stored(outcome);
-        // Somebody else who expected the same is in conflict, and so am I once overwritten.
+        // Another caller that expected the same is in conflict, and so am I once overwritten.
         let mut theirs = write(b"theirs", None);
         theirs.expect = Precondition::Version(seen);
         assert_eq!(conflict(&others, &at, &theirs).await, WriteResult::Conflict);

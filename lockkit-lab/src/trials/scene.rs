@@ -57,7 +57,7 @@ impl Held {
         Self { token, left: guard.remaining(), since: Instant::now() }
     }
 
-    /// The fault must not have cost it: it is still held, under the same token, and nobody else
+    /// The fault must not have cost it: it is still held, under the same token, and no other claim
     /// has it; unless the fault lasted longer than the lease, as on a machine that stands still.
     pub(super) fn still(&self, verified: &Result<Token, Error>, others_wait: bool) {
         match verified {
@@ -85,7 +85,7 @@ pub(super) async fn wait_in_line(
     waiting
 }
 
-/// The guard of who waited, once it has its turn. If exclusion is kept, whoever held before must
+/// The guard of who waited, once it has its turn. If exclusion is kept, the holder before must
 /// know by then that it does not.
 pub(super) async fn its_turn(
     context: &CaseContext,

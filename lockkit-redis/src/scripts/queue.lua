@@ -154,7 +154,7 @@ local function promote(queue, mine)
     local c = read_claim(queue, id)
     if queue.weight + c.weight > queue.capacity then
       -- Usually the next one learns that it is the next from its own renewal. When the one before
-      -- it may end sooner than that, it is told.
+      -- it may end sooner than that, it gets a message.
       local last = queue.notified and read_claim(queue, queue.notified)
       if last and id ~= mine and tonumber(last.hold) * 3 < tonumber(c.wait) then
         notify(c.client, 'poll ' .. id, queue)

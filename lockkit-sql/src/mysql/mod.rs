@@ -60,7 +60,7 @@ const GRACE: Duration = Duration::from_secs(600);
 /// The time of a statement, as the tables have it.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// What a connection of lockkit's own is told when it is opened: the server's administrator may have set
+/// The settings of a connection of lockkit's own when it is opened: the server's administrator may have set
 /// other values for all. They stand here as they are, since a default is what the administrator set. Some
 /// variables have other names, or are missing, on one of the servers: a comment with `M!` is read by
 /// MariaDB alone (from a version on), one with `!80000` by MySQL alone.

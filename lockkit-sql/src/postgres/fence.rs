@@ -1,6 +1,6 @@
 //! Fenced transactions on PostgreSQL. See [`Fence`] for what they mean.
 //!
-//! The claim's row is locked in a way that lets it be renewed. One that stands in the row of its name,
+//! The claim's row is locked in a way that lets it be renewed. One that is in the row of its name,
 //! which a transaction must not lock, is moved to a row of its own first, by [`HeldLock::anchor`] on
 //! lockkit's own connection.
 

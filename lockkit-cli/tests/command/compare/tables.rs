@@ -86,7 +86,7 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
         let all = found["differences"].as_array().unwrap();
         all.iter().find(|d| d["about"] == about).unwrap_or_else(|| panic!("{about}: {all:#?}"))
     };
-    assert!(of("Waiting")["sentence"].as_str().unwrap().contains("Redis wakes the next in line"));
+    assert!(of("Waiting")["sentence"].as_str().unwrap().contains("Redis wakes the next waiter"));
     assert!(of("Clock")["change"].as_str().unwrap().contains("slew"));
 
     let mut browser = Browser::start().await;

@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS lockkit_meta (
 --;
 -- One row a name: its lock is taken before anything of the name is looked at.
 --
--- The only claim of a queue stands in this row itself (`id`), so that an uncontended lock
+-- The only claim of a queue is in this row itself (`id`), so that an uncontended lock
 -- costs one row for the acquire and the same row for the release. As soon as there are two, all
 -- are rows of lockkit_claims, and `has_claim_rows` is 1 until the last of them has left; for good where the queue
 -- was given a limit.

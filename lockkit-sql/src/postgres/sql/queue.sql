@@ -87,7 +87,7 @@ BEGIN
     -- Who holds goes on, also under a lower limit.
     IF v_sum > c.capacity AND c.held IS NULL THEN
       -- The next waiter asks by itself, with its renewals. When the one before it may end sooner
-      -- than that, it is told to.
+      -- than that, it is notified.
       IF v_hold * 3 < c.wait_ttl AND c.id IS DISTINCT FROM p_mine THEN
         PERFORM {p}notify(c.client, 'l', c.id, 0);
       END IF;
@@ -109,9 +109,9 @@ END $$;
 
 -- How a claim stands. Changes nothing.
 -- Result: state (0 not in its queue, 1 holds, 2 waits, 3 broken), token, ttl, how many are ahead, after how
--- long to look again, record of its break. The first to wait polls when any lease ends, the others
+-- long to ask again, record of its break. The first to wait polls when any lease ends, the others
 -- when that of the one right before them does; a lease that has ended and still stands is that of a
--- fence. One that no claim is ahead of waits for a higher limit, of which it is told.
+-- fence. One that no claim is ahead of waits for a higher limit, of which it is notified.
 CREATE OR REPLACE FUNCTION {p}claim_state(p_id bytea, p_now bigint,
   OUT state bigint, OUT token bigint, OUT ttl bigint, OUT ahead bigint, OUT next_poll bigint,
   OUT record bytea) LANGUAGE plpgsql VOLATILE AS $$

@@ -26,7 +26,7 @@ END $$;
 -- One row a queue. An operation that changes a queue changes its row first: the row lock puts the operations of one
 -- queue in order, and the change makes a transaction with an older snapshot fail, not err.
 --
--- A claim that is alone in its queue stands in this row (`id`), so that an uncontended lock
+-- A claim that is alone in its queue is in this row (`id`), so that an uncontended lock
 -- costs one row, and no index, for the acquire and for the release. Every operation but these two first
 -- moves it to `claims`, and `has_claim_rows` says that the queue is there, until it is empty; for good where the
 -- queue was given a limit, so that no claim enters without a check of it.

@@ -66,7 +66,7 @@ class Once:
     """A job that many start and one does, under the lock of the same name.
 
     What the work returns is kept as the decision for its key, and given to all who come later. When
-    the work fails or its process dies, nothing is decided and the next in line begins: a job that
+    the work fails or its process dies, nothing is decided and the next waiter begins: a job that
     died between its work and its decision is done again.
     """
 

@@ -69,7 +69,7 @@ main: BEGIN
         'lockkit: this claim has ended, but a transaction still relies on it';
     END IF;
     IF v_place IS NOT NULL AND v_held IS NULL AND (p_try OR v_expires <= v_now) THEN
-      -- A try does not wait; and what has ended never revives, but begins anew at the end.
+      -- A try does not wait; and what has ended never revives, but begins again at the end.
       DELETE FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
       CALL lockkit_promote(p_namespace, p_space, p_name, v_now, p_woken);

@@ -42,7 +42,7 @@ BEGIN
   SET l.has_claim_rows = l.has_claim_rows;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
-  -- Those that stand in their name's own row. Who is told that it has ended is taken out.
+  -- Those in their name's own row. One whose answer says that it has ended is taken out.
   UPDATE {claims} AS j
   STRAIGHT_JOIN lockkit_names AS l FORCE INDEX (PRIMARY)
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
