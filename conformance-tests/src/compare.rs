@@ -34,7 +34,7 @@ use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
 
 pub use differences::Difference;
-pub use measure::{Hot, Measured, Turn};
+pub use measure::{HoldSpan, Hot, Measured};
 pub use print::differences_text;
 pub use subject::{Connector, Counted, Subject};
 pub use tables::{Table, TableRow, TableValue, row_titles};

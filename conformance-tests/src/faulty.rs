@@ -33,7 +33,7 @@ pub enum InjectionPoint {
 pub struct Faulty {
     fault: Fault,
     calls: AtomicU64,
-    armed: AtomicBool,
+    enabled: AtomicBool,
     struck: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl Faulty {
         Self {
             fault,
             calls: AtomicU64::new(0),
-            armed: AtomicBool::new(false),
+            enabled: AtomicBool::new(false),
             struck: AtomicBool::new(false),
         }
     }
@@ -68,20 +68,24 @@ impl Tamper for Faulty {
         if chosen && self.fault.place == InjectionPoint::Before {
             return Err(Self::error());
         }
-        self.armed.fetch_or(chosen, Ordering::SeqCst);
+        self.enabled.fetch_or(chosen, Ordering::SeqCst);
         Ok(())
     }
 
     fn cut_after_polls(&self, _: DriverMethod) -> Option<u32> {
         match self.fault.place {
-            InjectionPoint::Polls(polls) if self.armed.swap(false, Ordering::SeqCst) => Some(polls),
+            InjectionPoint::Polls(polls) if self.enabled.swap(false, Ordering::SeqCst) => {
+                Some(polls)
+            }
             _ => None,
         }
     }
 
     async fn after(&self, _: DriverMethod) -> Result<(), Error> {
         match self.fault.place {
-            InjectionPoint::After if self.armed.swap(false, Ordering::SeqCst) => Err(Self::error()),
+            InjectionPoint::After if self.enabled.swap(false, Ordering::SeqCst) => {
+                Err(Self::error())
+            }
             _ => Ok(()),
         }
     }

@@ -314,8 +314,8 @@ impl<'a> LockRequest<'a> {
         let spinner = Spinner;
         loop {
             line = self.line(locks).await.unwrap_or(line);
-            let looked = Instant::now();
-            while looked.elapsed() < Duration::from_secs(2) {
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_secs(2) {
                 spinner.show(began.elapsed(), &line);
                 sleep(Duration::from_millis(100)).await;
             }

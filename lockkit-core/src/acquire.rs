@@ -159,6 +159,16 @@ enum AttemptResult {
     Again,
 }
 
+/// What a claim that has ended means for its caller: another claim enters the queue behind those that wait,
+/// unless this one was ended on purpose.
+fn again_unless_final(reason: &LossReason) -> Result<AttemptResult, Error> {
+    match reason {
+        LossReason::Broken(_) => Err(Error::lost(reason.clone())),
+        LossReason::ShutDown => Err(Error::Closed),
+        _ => Ok(AttemptResult::Again),
+    }
+}
+
 /// One claim on its way to a guard. Dropped before that, it releases the claim.
 struct Attempt<'a> {
     core: &'a Arc<Core>,
@@ -239,6 +249,13 @@ impl<'a> Attempt<'a> {
                 }
             };
             self.is_settled = self.ambiguous == 0;
+            if let Some(reason) = error.loss()
+                && patience == Patience::Wait
+            {
+                // A request without an answer had put it into the queue, where it has ended.
+                self.is_settled = false;
+                return again_unless_final(reason);
+            }
             // A server may become a primary within the caller's limit.
             let may_pass = error.is_read_only() && matches!(wait, WaitBudget::For(_));
             let error = if may_pass { error.with_retryable(true) } else { error };
@@ -347,10 +364,8 @@ impl<'a> Attempt<'a> {
         if remaining == LeaseLeft::Little && fresh::renewed(self.core, &record).await? {
             return self.hand_out(record, patience).await;
         }
-        match record.loss() {
-            Some(reason @ LossReason::Broken(_)) => return Err(Error::Lost { reason }),
-            Some(LossReason::ShutDown) => return Err(Error::Closed),
-            _ => {}
+        if let Some(reason) = record.loss() {
+            again_unless_final(&reason)?;
         }
         observe::granted_too_late(&self.claim);
         record.give_back();
@@ -400,10 +415,8 @@ impl<'a> Attempt<'a> {
                 self.core.registry.remove(self.claim.id, &record);
                 self.late(record, LeaseLeft::Little, Patience::Wait).await
             }
-            Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
-            Some(LossReason::ShutDown) => Err(Error::Closed),
             // Lost in the queue; or granted, and over before this task ran.
-            Some(_) => Ok(AttemptResult::Again),
+            Some(reason) => again_unless_final(&reason),
         }
     }
 

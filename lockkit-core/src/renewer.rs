@@ -246,14 +246,14 @@ fn due(registry: &Registry, now: Moment) -> Vec<Arc<ClaimRecord>> {
     all
 }
 
-async fn renew(registry: Arc<Registry>, batch: Vec<Arc<ClaimRecord>>) {
-    // A renewal of a lost claim would keep its name closed for longer than its lock delay.
-    let mut batch = batch;
-    batch.retain(|record| !record.has_lock_delay() || record.loss().is_none());
+async fn renew(registry: Arc<Registry>, mut batch: Vec<Arc<ClaimRecord>>) {
+    let sent = registry.clock.now();
+    // A renewal of a lost claim would keep its name closed for longer than its lock delay. It may have
+    // been lost since it was found to be due: threads stand still anywhere.
+    batch.retain(|record| !record.has_lock_delay() || !record.is_over_at(sent));
     if batch.is_empty() {
         return;
     }
-    let sent = registry.clock.now();
     // What is over already sets no limit to the others.
     let remaining =
         batch.iter().map(|r| r.savable_for(sent)).filter(|remaining| !remaining.is_zero()).min();

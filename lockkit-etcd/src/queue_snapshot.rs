@@ -115,14 +115,14 @@ impl QueueSnapshot {
     }
 
     /// What the rule says about the claim that was created then, if it is there.
-    fn verdict(&self, created: i64) -> Option<RuleResult<'_, StoredClaim>> {
+    fn rule_result(&self, created: i64) -> Option<RuleResult<'_, StoredClaim>> {
         let position = self.entries().iter().position(|stored| stored.created == created)?;
         Some(self.queue.rule_for(position, created.unsigned_abs()))
     }
 
     /// Whether the claim that was created then holds.
     pub(crate) fn holds(&self, created: i64) -> bool {
-        matches!(self.verdict(created), Some(RuleResult::Holds))
+        matches!(self.rule_result(created), Some(RuleResult::Holds))
     }
 
     /// Whether this claim would hold at once at the end of this queue; refuses a limit other than the
@@ -138,7 +138,7 @@ impl QueueSnapshot {
     /// The claim that the one that was created then waits for: when it goes, it is worth a read.
     /// `None`: any of the claims ahead.
     pub(crate) fn claim_ahead(&self, created: i64) -> Option<&StoredClaim> {
-        match self.verdict(created)? {
+        match self.rule_result(created)? {
             RuleResult::Waits(Ahead { blocker, .. }) => blocker,
             _ => None,
         }

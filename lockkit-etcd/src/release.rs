@@ -19,7 +19,7 @@ use crate::queue_snapshot::{Position, StoredClaim};
 use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
 
 /// How often a downgrade looks again while others write the key.
-const LOOKS: usize = 3;
+const MAX_READS: usize = 3;
 
 /// A claim on its way out of its queue.
 pub(crate) struct PendingRelease {
@@ -188,7 +188,7 @@ impl EtcdLocks {
 
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal> {
         let mut renewal = Renewal::Ended(ClaimEnd::NotFound);
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             renewal = self.renew_one(claim).await?;
             if !matches!(renewal, Renewal::Holds(_)) {
                 return Ok(renewal);

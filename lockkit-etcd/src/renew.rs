@@ -28,7 +28,7 @@ use crate::queue_snapshot::{QueueSnapshot, StoredClaim};
 use crate::requests::{created, delete, get_list};
 
 /// How often a claim is inspected while others write its key.
-const LOOKS: usize = 3;
+const MAX_READS: usize = 3;
 /// Claims that are inspected by themselves at once.
 const AT_ONCE: usize = 32;
 
@@ -371,7 +371,7 @@ impl EtcdLocks {
     /// Inspects a claim, and moves it to the lease that it should have.
     pub(crate) async fn renew_one(self: &Arc<Self>, claim: &Arc<Claim>) -> EtcdResult<Renewal> {
         let mut failure = EtcdError::LeaseGone;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let seen = self.inspect_claim(claim).await?;
             if let Some(record) = seen.broken {
                 self.forget(claim.id);

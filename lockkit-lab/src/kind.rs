@@ -24,12 +24,24 @@ pub enum Kind {
     Etcd,
     /// NATS with JetStream; its URL names a bucket that its first client creates.
     Nats,
+    /// Azurite, the emulator of Azure Blob Storage.
+    Azurite,
+    /// An emulator of Google Cloud Storage that does not look at the conditions of all writes.
+    FakeGcs,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Redis, Self::Postgres, Self::MariaDb, Self::ZooKeeper, Self::Etcd, Self::Nats];
+    pub const ALL: [Self; 8] = [
+        Self::Redis,
+        Self::Postgres,
+        Self::MariaDb,
+        Self::ZooKeeper,
+        Self::Etcd,
+        Self::Nats,
+        Self::Azurite,
+        Self::FakeGcs,
+    ];
 
     /// The word for it on a command line and in names of folders.
     pub fn name(self) -> &'static str {
@@ -40,6 +52,8 @@ impl Kind {
             Self::ZooKeeper => "zk",
             Self::Etcd => "etcd",
             Self::Nats => "nats",
+            Self::Azurite => "azurite",
+            Self::FakeGcs => "fake-gcs",
         }
     }
 
@@ -48,13 +62,15 @@ impl Kind {
     pub fn missing(self) -> Option<LabError> {
         match self {
             Self::Nats => program::find(program::NATS).err(),
+            Self::Azurite => program::find("node").and(program::find(program::AZURITE)).err(),
+            Self::FakeGcs => program::find(program::FAKE_GCS).err(),
             _ => None,
         }
     }
 
     /// The environment variable that names a server which exists already.
     pub fn variable(self) -> String {
-        format!("LOCKKIT_TEST_{}_URL", self.name().to_uppercase())
+        format!("LOCKKIT_TEST_{}_URL", self.name().replace('-', "_").to_uppercase())
     }
 
     /// How a proxy tells the messages of its clients apart.
@@ -65,13 +81,13 @@ impl Kind {
             Self::MariaDb => Protocol::MySql,
             Self::ZooKeeper => Protocol::ZooKeeper,
             Self::Etcd => Protocol::Grpc,
-            Self::Nats => Protocol::Unknown,
+            Self::Nats | Self::Azurite | Self::FakeGcs => Protocol::Unknown,
         }
     }
 
     /// Whether [`Server::move_clock`](super::Server::move_clock) works.
     pub fn has_movable_clock(self) -> bool {
-        !matches!(self, Self::Etcd | Self::Nats)
+        !matches!(self, Self::Etcd | Self::Nats | Self::Azurite | Self::FakeGcs)
     }
 }
 

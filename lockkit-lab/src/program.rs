@@ -11,6 +11,12 @@ const SERVER_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/pos
 /// NATS' program. Debian 12 has one that is older; this one is out of a wheel.
 pub(crate) const NATS: &str = "nats-server-2.15";
 
+/// Azurite's program, as its package names it.
+pub(crate) const AZURITE: &str = "azurite-blob";
+
+/// An emulator of Google Cloud Storage.
+pub(crate) const FAKE_GCS: &str = "fake-gcs-server";
+
 /// The path of a program, or an error that says how to install it.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -36,7 +42,7 @@ pub fn terraform() -> Result<PathBuf> {
 /// Where `cargo xtask install` puts what is in no package of Debian's: folders beside what cargo builds.
 fn fetched() -> Vec<PathBuf> {
     let this = env::current_exe().unwrap_or_default();
-    let folders = ["valkey", "terraform", "nats"];
+    let folders = ["valkey", "terraform", "nats", "gcs", "azurite/node_modules/.bin"];
     this.ancestors().flat_map(|at| folders.map(|folder| at.join(folder))).collect()
 }
 

@@ -1,9 +1,12 @@
 //! A small S3 server for tests: objects in memory under one mutex, conditional writes, and answers that get
-//! lost on demand. It checks no signatures; the id of the access key says what the client may do.
+//! lost on demand. It checks no signatures; the id of the access key says what the client may do. A client with
+//! a bearer token, which then says so, speaks the XML API of Google Cloud Storage, whose conditions are
+//! generations.
 //!
 //! Buckets: `locks`; `versioned`, which keeps old versions; `lenient` and `inverted`, which treat conditions of
-//! writes wrongly, as some servers do; `elsewhere`, in another region. Access keys: `expired`, `unknown`, and
-//! `without-ACTION`, to which one action is denied.
+//! writes wrongly, as some servers do; `elsewhere`, in another region; `paced`, where an object may be written
+//! once a second; `nearline`, of another class. Access keys: `expired`, `unknown`, and `without-ACTION`, to which
+//! one action is denied.
 
 mod handle;
 mod request;
@@ -11,12 +14,15 @@ mod request;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ETAG, HeaderMap, IF_MATCH, IF_NONE_MATCH, LAST_MODIFIED, LOCATION};
+use hyper::header::{
+    CACHE_CONTROL, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH, LAST_MODIFIED, LOCATION,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -38,6 +44,8 @@ pub struct S3Faults {
     pub failed: f64,
     /// A request is refused with 503 `SlowDown`, and not carried out.
     pub slow_down: f64,
+    /// A write is refused with 429, and not carried out.
+    pub throttled: f64,
     /// A conditional write is refused with 409, and not carried out.
     pub conflicts: f64,
     /// All credentials have expired.
@@ -45,6 +53,12 @@ pub struct S3Faults {
     /// How long each request takes at most, in milliseconds.
     pub delay_ms: u64,
 }
+
+/// The condition of a write to Google Cloud Storage, and what tells of a generation.
+const GENERATION_MATCH: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
+const GENERATION: HeaderName = HeaderName::from_static("x-goog-generation");
+/// How often an object in the bucket `paced` may be written.
+const PACE: Duration = Duration::from_secs(1);
 
 type S3Response = Response<Full<Bytes>>;
 
@@ -55,11 +69,15 @@ struct Bucket(BTreeMap<String, StoredObject>);
 struct StoredObject {
     bytes: Bytes,
     etag: String,
+    generation: u64,
+    written: Instant,
 }
 
 #[derive(Debug, Default)]
 struct S3State {
     buckets: Mutex<HashMap<String, Bucket>>,
+    /// Of the last write.
+    generation: AtomicU64,
     faults: Mutex<S3Faults>,
     /// `ACTION key status`, of each request since this was asked for.
     log: Mutex<Vec<String>>,
@@ -104,11 +122,13 @@ async fn answer(state: Arc<S3State>, request: Request<Incoming>) -> io::Result<S
         Err(refusal) => return Ok(*refusal),
     };
     let happens = |probability: f64| probability > 0.0 && rand::rng().random_bool(probability);
-    let is_conditional =
-        head.headers.contains_key(IF_MATCH) || head.headers.contains_key(IF_NONE_MATCH);
+    let is_conditional = [IF_MATCH, IF_NONE_MATCH, GENERATION_MATCH];
+    let is_conditional = is_conditional.iter().any(|name| head.headers.contains_key(name));
     let is_write = head.method == Method::PUT && is_conditional;
     let answer = if faults.expired {
-        refused(StatusCode::BAD_REQUEST, "ExpiredToken", "The provided token has expired.")
+        request::expired(request.is_google)
+    } else if is_write && happens(faults.throttled) {
+        too_many()
     } else if happens(faults.slow_down) {
         refused(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
     } else if is_write && happens(faults.conflicts) {
@@ -133,7 +153,7 @@ impl S3State {
     fn apply(&self, request: &S3Request, headers: &HeaderMap, body: Bytes) -> S3Response {
         let mut buckets = locked(&self.buckets);
         let bucket = match &*request.bucket {
-            name @ ("locks" | "versioned" | "lenient" | "inverted") => {
+            name @ ("locks" | "versioned" | "lenient" | "inverted" | "paced" | "nearline") => {
                 buckets.entry(name.to_owned()).or_default()
             }
             "elsewhere" => {
@@ -145,11 +165,18 @@ impl S3State {
         let stored = bucket.0.get(&request.key).cloned();
         let mut answer = match request.action {
             Action::ListBucket => bucket.list(request),
+            Action::PutObject if request.is_google && !forbids_caches(headers) => {
+                let message = "This server wants writes that no cache may keep.";
+                refused(StatusCode::BAD_REQUEST, "InvalidArgument", message)
+            }
             Action::PutObject => {
                 let fails = condition_fails(headers, stored.as_ref());
                 let is_wrong = match &*request.bucket {
                     "lenient" => None,
-                    "inverted" if headers.contains_key(IF_NONE_MATCH) => match fails {
+                    "paced" if stored.as_ref().is_some_and(|it| it.written.elapsed() < PACE) => {
+                        Some(too_many())
+                    }
+                    "inverted" if creates(headers) => match fails {
                         None => Some(precondition_failed()),
                         Some(_) => None,
                     },
@@ -157,9 +184,12 @@ impl S3State {
                 };
                 is_wrong.unwrap_or_else(|| {
                     let etag = format!("\"{:x}\"", md5::compute(&body));
-                    let object = StoredObject { bytes: body, etag: etag.clone() };
+                    let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+                    let written = Instant::now();
+                    let object = StoredObject { bytes: body, etag, generation, written };
+                    let answer = with_version(Response::default(), &object);
                     bucket.0.insert(request.key.clone(), object);
-                    with_etag(Response::default(), &etag)
+                    answer
                 })
             }
             Action::GetObject => match stored {
@@ -167,6 +197,7 @@ impl S3State {
                 None => no_such_key(),
                 Some(object) => read(headers, object),
             },
+            Action::DeleteObject if request.is_google && stored.is_none() => no_such_key(),
             Action::DeleteObject => {
                 bucket.0.remove(&request.key);
                 let mut answer = S3Response::default();
@@ -174,6 +205,10 @@ impl S3State {
                 answer
             }
         };
+        if request.bucket == "nearline" {
+            let class = "NEARLINE".parse().expect("it is valid");
+            answer.headers_mut().insert("x-goog-storage-class", class);
+        }
         if request.bucket == "versioned" {
             answer.headers_mut().insert("x-amz-version-id", "1".parse().expect("it is valid"));
         }
@@ -242,10 +277,23 @@ impl Bucket {
     }
 }
 
+fn forbids_caches(headers: &HeaderMap) -> bool {
+    headers.get(CACHE_CONTROL).is_some_and(|control| control == "no-store")
+}
+
+fn creates(headers: &HeaderMap) -> bool {
+    let is_new = headers.get(GENERATION_MATCH).is_some_and(|generation| generation == "0");
+    is_new || headers.contains_key(IF_NONE_MATCH)
+}
+
 /// The answer to a write whose condition does not hold.
 fn condition_fails(headers: &HeaderMap, stored: Option<&StoredObject>) -> Option<S3Response> {
     if headers.get(IF_NONE_MATCH).is_some_and(|it| it == "*") && stored.is_some() {
         return Some(precondition_failed());
+    }
+    if let Some(expected) = headers.get(GENERATION_MATCH) {
+        let generation = stored.map_or(0, |stored| stored.generation);
+        return (*expected != *generation.to_string()).then(precondition_failed);
     }
     match (headers.get(IF_MATCH), stored) {
         (Some(_), None) => Some(no_such_key()),
@@ -257,7 +305,7 @@ fn condition_fails(headers: &HeaderMap, stored: Option<&StoredObject>) -> Option
 fn read(headers: &HeaderMap, object: StoredObject) -> S3Response {
     let is_same = headers.get(IF_NONE_MATCH).is_some_and(|etag| *etag == *object.etag);
     let mut answer = match is_same {
-        false => Response::new(Full::new(object.bytes)),
+        false => Response::new(Full::new(object.bytes.clone())),
         true => S3Response::default(),
     };
     if is_same {
@@ -265,12 +313,18 @@ fn read(headers: &HeaderMap, object: StoredObject) -> S3Response {
     }
     let modified = "Thu, 01 Jan 2026 00:00:00 GMT".parse().expect("it is valid");
     answer.headers_mut().insert(LAST_MODIFIED, modified);
-    with_etag(answer, &object.etag)
+    with_version(answer, &object)
 }
 
-fn with_etag(mut answer: S3Response, etag: &str) -> S3Response {
-    answer.headers_mut().insert(ETAG, etag.parse().expect("hexadecimal digits"));
+fn with_version(mut answer: S3Response, object: &StoredObject) -> S3Response {
+    answer.headers_mut().insert(ETAG, object.etag.parse().expect("hexadecimal digits"));
+    answer.headers_mut().insert(GENERATION, object.generation.into());
     answer
+}
+
+fn too_many() -> S3Response {
+    let message = "The object exceeded the rate limit for object mutation operations.";
+    refused(StatusCode::TOO_MANY_REQUESTS, "SlowDown", message)
 }
 
 fn precondition_failed() -> S3Response {

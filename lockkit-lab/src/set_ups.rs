@@ -130,6 +130,8 @@ impl SetUp {
             Location::Server(Kind::ZooKeeper) => "zk",
             Location::Server(Kind::Etcd) => "etcd",
             Location::Server(Kind::Nats) => "nats",
+            Location::Server(Kind::Azurite) => "az",
+            Location::Server(Kind::FakeGcs) => "gs",
             Location::Server(Kind::Redis) | Location::Group(_) | Location::Quorum(_) => "redis",
         }
     }

@@ -76,7 +76,9 @@ impl Shared {
 
     fn named(url: &str) -> Result<Self> {
         let odd = || LabError::Answer("a test server's URL needs the form x://host:port".into());
-        let (_, rest) = url.split_once("://").ok_or_else(odd)?;
+        // The URL of a bucket names its server in an option.
+        let named = url.split_once("endpoint=").map_or(url, |(_, endpoint)| endpoint);
+        let (_, rest) = named.split_once("://").ok_or_else(odd)?;
         let authority = rest.split(['/', '?']).next().unwrap_or(rest);
         let authority = authority.rsplit('@').next().unwrap_or(authority);
         let first = authority.split(',').next().unwrap_or(authority);
@@ -132,6 +134,9 @@ mod tests {
         let proxy = "127.0.0.1:9".parse().unwrap();
         assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
         assert!(Shared::named("redis").is_err());
+        let bucket = Shared::named("az://c?account=a&endpoint=http://127.0.0.1:7/a").unwrap();
+        assert_eq!(bucket.addr(), "127.0.0.1:7".parse().unwrap());
+        assert_eq!(bucket.url_at(proxy), "az://c?account=a&endpoint=http://127.0.0.1:9/a");
         let group = Shared::named("redis+sentinel://127.0.0.1:5,127.0.0.1:6/main").unwrap();
         assert_eq!(group.addr(), "127.0.0.1:5".parse().unwrap());
     }

@@ -208,6 +208,18 @@ const OWN: &[(&str, Fault, &str, &str)] = &[
     ("NATS", Fault::DataLost, NATS, "tokens_grow_although_all_data_was_lost"),
     ("NATS", Fault::LeaderLost, NATS, "three_replicas_whose_leader_is_killed"),
     ("NATS", Fault::BrokenByForce, "lockkit-store/tests/nats_conformance.rs", "inspect_05"),
+    ("S3", Fault::ConnectionCut, "lockkit-store/tests/s3.rs", "locks_hold_while_answers_are_lost"),
+    ("S3", Fault::RightsWithdrawn, "lockkit-store/tests/s3.rs", "a_hold_whose_credentials"),
+    ("S3", Fault::ClientDies, "lockkit-store/tests/s3_conformance.rs", "lease_05"),
+    ("S3", Fault::BrokenByForce, "lockkit-store/tests/s3_conformance.rs", "inspect_05"),
+    ("Azure", Fault::ConnectionCut, "lockkit-store/tests/azure.rs", "locks_hold_while_connections"),
+    ("Azure", Fault::RightsWithdrawn, "lockkit-store/tests/azure.rs", "a_hold_in_a_container"),
+    ("Azure", Fault::ClientDies, "lockkit-store/tests/azure_conformance.rs", "lease_05"),
+    ("Azure", Fault::BrokenByForce, "lockkit-store/tests/azure_conformance.rs", "inspect_05"),
+    ("Google", Fault::ConnectionCut, "lockkit-store/tests/gcs.rs", "locks_hold_while_answers"),
+    ("Google", Fault::RightsWithdrawn, "lockkit-store/tests/gcs.rs", "a_hold_whose_credentials"),
+    ("Google", Fault::ClientDies, "lockkit-store/tests/gcs_conformance.rs", "lease_05"),
+    ("Google", Fault::BrokenByForce, "lockkit-store/tests/gcs_conformance.rs", "inspect_05"),
 ];
 
 #[cfg(test)]

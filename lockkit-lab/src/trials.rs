@@ -19,8 +19,8 @@ macro_rules! remark {
 
 pub mod clusters;
 pub mod cost;
-pub mod crowds;
 pub mod data;
+pub mod many_waiters;
 pub mod members;
 pub mod messages;
 pub mod moves;
@@ -148,7 +148,7 @@ macro_rules! __every_trial {
                 cost_06_the_next_knows_by_one_message: Shared,
                 cost_07_a_release_sends_one_wake_up: Shared,
             }
-            crowds cost Cost {
+            many_waiters cost Cost {
                 cost_08_many_waiters_at_one_name_delay_no_other: Own,
             }
             messages robust Fault {

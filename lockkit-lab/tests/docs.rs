@@ -20,7 +20,7 @@ use lockkit_lab::trials::TRIALS;
 use lockkit_lab::{Group, Kind, Layout, Shared};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::{MySqlDriver, PostgresDriver, SqliteDriver};
-use lockkit_store::NatsStore;
+use lockkit_store::{AzureStore, GcsStore, NatsStore, S3Store};
 use lockkit_zk::ZkDriver;
 
 /// Every set-up that the docs name, and what its driver states.
@@ -57,6 +57,9 @@ async fn stated() -> Vec<(&'static str, Capabilities)> {
         ("ZooKeeper", *ZkDriver::connect(zk.url()).await.unwrap().capabilities()),
         ("etcd", *EtcdDriver::capabilities_with("3.5.13")),
         ("NATS", NatsStore::usual_facts().capabilities()),
+        ("S3", S3Store::usual_facts().capabilities()),
+        ("Azure", AzureStore::usual_facts().capabilities()),
+        ("Google", GcsStore::usual_facts().capabilities()),
         ("etcd before 3.4.31, 3.5.13", *EtcdDriver::capabilities_with("3.4.23")),
     ]
 }

@@ -15,6 +15,7 @@ use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
 use crate::document::{FORMAT, META, MetaDocument, decode, encode, session_key};
 use crate::driver::{DriverInner, StoreDriver};
+use crate::observer::SWEEP_EVERY;
 use crate::options::StoreOptions;
 use crate::probe::probe;
 use crate::queues::Operation;
@@ -22,8 +23,6 @@ use crate::session::forbidden;
 use crate::store::{ChangeReporter, PutOutcome, Store, StoreFacts};
 use crate::waiters::Waiters;
 
-/// How often some sessions of others are looked at, to remove those of crashed processes.
-const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// A release that failed is repeated after this.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 /// Attempts to find or write the layout: a store that was just created may not answer for a while.
@@ -40,7 +39,9 @@ impl StoreDriver {
     pub async fn connect(store: Arc<dyn Store>, options: StoreOptions) -> Result<Self> {
         let findings = store.examine().await?;
         let mut context = StoreContext::new(store, &options);
-        context.shards = layout(&context, options.skips_probe).await?;
+        let layout = layout(&context, options.skips_probe).await?;
+        (context.shards, context.store_id) = (layout.shards, layout.id);
+        context.restore_sights();
         let context = Arc::new(context);
         let own = Arc::new(OwnClaims::default());
         let inner = Arc::new(DriverInner {
@@ -64,9 +65,8 @@ impl StoreDriver {
     }
 }
 
-/// The number of shards that is written in the layout, after writing it if it is missing: last, since several
-/// processes may probe a new store at once.
-async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
+/// The layout, after writing it if it is missing: last, since several processes may probe a new store at once.
+async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<MetaDocument> {
     let mut failure = context.unavailable("the layout could not be written");
     for _ in 0..LAYOUT_ATTEMPTS {
         let found = match context.read(META).await {
@@ -80,7 +80,7 @@ async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
         if let Some(found) = found {
             let meta: MetaDocument = decode(context.backend(), "the layout", &found.bytes)?;
             if meta.format == FORMAT && meta.shards > 0 {
-                return Ok(meta.shards);
+                return Ok(meta);
             }
             let message = format!(
                 "the store has format {} of lockkit's layout, and this version knows format {FORMAT}",
@@ -94,7 +94,7 @@ async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<u32> {
         }
         let meta = MetaDocument { format: FORMAT, shards: context.facts.shards, id: context.id() };
         match context.store.put_if(META, &encode(&meta), None).await {
-            PutOutcome::Stored(_) => return Ok(meta.shards),
+            PutOutcome::Stored(_) => return Ok(meta),
             PutOutcome::Forbidden(cause) => return Err(forbidden(context, &cause)),
             PutOutcome::Conflict(_) => {}
             PutOutcome::Throttled { pause, cause } => {
@@ -119,7 +119,7 @@ impl StoreFacts {
         capabilities.expiry_slack = self.session_pace() * 2 + self.pace * 4;
         capabilities.wake_up = match self.reports_changes {
             true => WakeUp::Push,
-            false => WakeUp::Poll { within: self.pace * 2 },
+            false => WakeUp::Poll { within: self.poll_within() },
         };
         capabilities.token_source = TokenSource::ClientClocks;
         capabilities.raise = true;
@@ -168,15 +168,16 @@ async fn end_overdue(driver: Weak<DriverInner>) {
 
 /// Now and then, looks for sessions of processes that crashed, and drops sessions that are not used.
 async fn sweep(driver: Weak<DriverInner>) {
+    let Some(inner) = driver.upgrade() else { return };
+    let mut pause = SWEEP_EVERY / 2 + inner.context.part_of(SWEEP_EVERY);
+    drop(inner);
     loop {
-        let Some(inner) = driver.upgrade() else { return };
-        let pause = SWEEP_EVERY / 2 + inner.context.part_of(SWEEP_EVERY);
-        drop(inner);
         tokio::time::sleep(pause).await;
         let Some(inner) = driver.upgrade() else { return };
-        if let Err(error) = inner.context.sweep().await {
+        pause = inner.context.sweep().await.unwrap_or_else(|error| {
             tracing::debug!(%error, "looking for sessions of crashed processes failed");
-        }
+            SWEEP_EVERY
+        });
         inner.remove_unused_sessions(false).await;
     }
 }
@@ -257,6 +258,7 @@ impl DriverInner {
 
     pub(crate) async fn close(&self) {
         locked(&self.tasks).drain(..).for_each(|task| task.abort());
+        self.context.keep_sights(|session| self.waiters.is_own_session(session));
         self.remove_unused_sessions(true).await;
         locked(&self.workers).clear();
     }

@@ -11,9 +11,10 @@ use lockkit_core::driver::{ClaimId, locked};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
+use crate::kept_sights::SightsFile;
 use crate::options::StoreOptions;
 use crate::rules::{Rules, StoreRule};
-use crate::sights::Sights;
+use crate::sights::{Sights, Swept};
 use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, StoreFacts};
 
 /// How often a read is repeated that is older than one before.
@@ -31,11 +32,17 @@ pub(crate) struct StoreContext {
     pub(crate) facts: StoreFacts,
     /// As written in the layout, which the facts may differ from.
     pub(crate) shards: u32,
+    /// The random id of the store, as written in the layout.
+    pub(crate) store_id: String,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What an observer reads besides `clock`, where that is not the system's.
+    raw_clock: Arc<dyn Clock>,
     /// Whether `clock` is the system's, which observers read more carefully.
     is_system_clock: bool,
     pub(crate) rules: Rules,
     pub(crate) sights: Sights,
+    sights_file: Option<SightsFile>,
+    pub(crate) swept: tokio::sync::Mutex<Swept>,
     random: Option<Mutex<StdRng>>,
     /// The newest version seen of each key, on stores whose reads may go back.
     orders: Mutex<HashMap<String, u64>>,
@@ -51,15 +58,21 @@ impl StoreContext {
     pub(crate) fn new(store: Arc<dyn Store>, options: &StoreOptions) -> Self {
         let mut facts = store.facts().clone();
         facts.pace = options.pace.unwrap_or(facts.pace);
+        facts.swap_pace = options.swap_pace.unwrap_or(facts.swap_pace);
         facts.min_ttl = options.min_ttl.unwrap_or(facts.min_ttl);
+        let clock = options.clock.clone().unwrap_or_else(SteadyClock::shared);
         Self {
             shards: facts.shards,
+            store_id: String::new(),
+            sights_file: options.state.as_deref().and_then(SightsFile::of_this_boot),
             store,
             facts,
-            clock: options.clock.clone().unwrap_or_else(SteadyClock::shared),
+            raw_clock: options.raw_clock.clone().unwrap_or_else(|| clock.clone()),
+            clock,
             is_system_clock: options.clock.is_none(),
             rules: options.rules,
             sights: Sights::default(),
+            swept: tokio::sync::Mutex::default(),
             random: options.seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))),
             orders: Mutex::default(),
         }
@@ -78,7 +91,7 @@ impl StoreContext {
     pub(crate) fn observed_now(&self) -> ClockPair {
         match self.is_system_clock {
             true => ClockPair::now(),
-            false => ClockPair { boot: self.clock.now(), raw: self.clock.now() },
+            false => ClockPair { boot: self.clock.now(), raw: self.raw_clock.now() },
         }
     }
 
@@ -122,6 +135,30 @@ impl StoreContext {
     /// How often the session of a claim that is in the way is read.
     pub(crate) fn session_pace(&self) -> Duration {
         self.facts.session_pace()
+    }
+
+    /// Takes over what other processes of this host saw of sessions.
+    pub(crate) fn restore_sights(&self) {
+        let Some(file) = self.sights_file.as_ref().filter(|_| self.is_system_clock) else { return };
+        match file.read(self.observed_now()) {
+            Ok(mut kept) => {
+                kept.retain(|sight| sight.store == self.store_id);
+                self.sights.restore(kept);
+            }
+            Err(error) => tracing::warn!(%error, "what was seen of sessions before is ignored"),
+        }
+    }
+
+    /// Keeps for other processes what this one saw of the sessions of others.
+    pub(crate) fn keep_sights(&self, is_own: impl Fn(&str) -> bool) {
+        let Some(file) = self.sights_file.as_ref().filter(|_| self.is_system_clock) else { return };
+        let kept = self.sights.kept(&self.store_id, is_own);
+        if kept.is_empty() {
+            return;
+        }
+        if let Err(error) = file.add(self.observed_now(), kept) {
+            tracing::warn!(%error, "what was seen of sessions could not be kept");
+        }
     }
 
     /// The error of an operation that found no answer in time.

@@ -10,14 +10,13 @@ use futures_util::future::join_all;
 use lockkit_core::claim_list::OperationResult;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant,
-    KnownBases, LeaseStart, LockDriver, Registers, Released, Renewal, SetLimit, locked,
+    Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Grant, KnownBases, LeaseStart,
+    LockDriver, Registers, Released, Renewal, SetLimit, locked,
 };
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Space,
-    Token,
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Space, Token,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -170,7 +169,8 @@ impl LockDriver for StoreDriver {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        crate::probe(self.inner.context.store.clone()).await.map(|()| Vec::new())
+        crate::probe(self.inner.context.store.clone()).await?;
+        Ok(self.inner.context.leftovers().await?.into_iter().collect())
     }
 
     async fn close(&self) {
@@ -180,10 +180,11 @@ impl LockDriver for StoreDriver {
 
 impl DriverInner {
     /// Sends an operation to its shard's task; the answer comes where the receiver waits.
-    fn send(&self, operation: Operation) -> oneshot::Receiver<ShardReply> {
+    pub(crate) fn send(&self, operation: Operation) -> oneshot::Receiver<ShardReply> {
         let shard = shard_of(operation.key(), self.context.shards);
         let (reply, answer) = oneshot::channel();
-        let request = ShardRequest::Apply(PendingOperation { operation, reply });
+        let request =
+            ShardRequest::Apply(PendingOperation { operation, begun: self.context.now(), reply });
         let _ = self.worker(shard).send(request);
         answer
     }
@@ -191,6 +192,16 @@ impl DriverInner {
     /// Has the waiters of a shard looked after now.
     pub(crate) fn poll(&self, shard: u32) {
         let _ = self.worker(shard).send(ShardRequest::Poll);
+    }
+
+    /// The same, to be called later; keeps nothing alive.
+    pub(crate) fn polls(&self, shard: u32) -> impl Fn() + Clone + Send + Sync + use<> {
+        let worker = self.worker(shard).downgrade();
+        move || {
+            if let Some(worker) = worker.upgrade() {
+                let _ = worker.send(ShardRequest::Poll);
+            }
+        }
     }
 
     pub(crate) fn worker(&self, shard: u32) -> mpsc::UnboundedSender<ShardRequest> {
@@ -204,7 +215,7 @@ impl DriverInner {
     }
 
     /// Waits for an answer. The shard's task ends with its runtime, after which nothing is known.
-    async fn answer(&self, answer: oneshot::Receiver<ShardReply>) -> ShardReply {
+    pub(crate) async fn answer(&self, answer: oneshot::Receiver<ShardReply>) -> ShardReply {
         let ended = |_| Err(BatchError::unknown(self.context.unavailable("the runtime has ended")));
         answer.await.unwrap_or_else(ended)
     }
@@ -230,115 +241,8 @@ impl DriverInner {
         }
     }
 
-    /// Acquires in their order; those of one TTL are sent together, once their session has a fresh beat.
-    async fn acquire_all(
-        &self,
-        acquires: &[Acquire],
-    ) -> Vec<Result<Attempted<Acquisition>, BatchError>> {
-        let mut by_ttl: BTreeMap<Duration, Vec<usize>> = BTreeMap::new();
-        for (at, acquire) in acquires.iter().enumerate() {
-            by_ttl.entry(acquire.claim.hold_ttl).or_default().push(at);
-        }
-        let groups = by_ttl.into_values().map(|group| self.acquire_group(acquires, group));
-        let mut results: Vec<_> = join_all(groups).await.into_iter().flatten().collect();
-        results.sort_by_key(|(at, _)| *at);
-        results.into_iter().map(|(_, result)| result).collect()
-    }
-
-    async fn acquire_group(
-        &self,
-        acquires: &[Acquire],
-        group: Vec<usize>,
-    ) -> Vec<(usize, Result<Attempted<Acquisition>, BatchError>)> {
-        let mut sent = Vec::with_capacity(group.len());
-        for at in group {
-            sent.push((at, self.send_acquire(&acquires[at]).await));
-        }
-        let results = sent.into_iter().map(async |(at, sent)| {
-            let result = match sent {
-                Ok(sent) => self.acquired(&acquires[at].claim, sent).await,
-                Err(error) => Err(BatchError::refused(error)),
-            };
-            (at, result)
-        });
-        join_all(results).await
-    }
-
-    async fn send_acquire(&self, acquire: &Acquire) -> Result<SentAcquire> {
-        let Acquire { claim, patience } = acquire;
-        if claim.lifetime == Lifetime::Detached {
-            let backend = self.context.backend();
-            return Err(Error::unsupported("claims that outlive their process", backend));
-        }
-        let session = self.own.session_for(&self.context, claim).await?;
-        self.waiters.add_own_session(&session);
-        let is_new = self.own.enter(claim, &session, self.context.now());
-        let operation = Operation::Acquire {
-            claim: claim.clone(),
-            patience: *patience,
-            session: session.id.clone(),
-        };
-        Ok(SentAcquire { is_new, session, answer: self.send(operation) })
-    }
-
-    async fn acquired(
-        &self,
-        claim: &Arc<Claim>,
-        SentAcquire { is_new, session, answer }: SentAcquire,
-    ) -> Result<Attempted<Acquisition>, BatchError> {
-        let (answer, ambiguous) = match self.answer(answer).await {
-            Ok(answered) => answered,
-            Err(error) => {
-                // An acquire that may be carried out later is kept until it is released or over.
-                if error.ambiguous == 0 && is_new {
-                    self.own.left(&claim.id);
-                }
-                return Err(error);
-            }
-        };
-        let ended = match &answer.answer {
-            OperationResult::Holds(_) | OperationResult::Waits(_) => {
-                self.why_ended(claim, &session, &answer)
-            }
-            _ => None,
-        };
-        let result = match ended {
-            Some(ended) => Err(Error::lost(LossReason::from(ended))),
-            None => {
-                let broken = answer.broken.clone();
-                answer.answer.acquisition(claim, answer.ahead, || Ok(broken))
-            }
-        };
-        let now = self.context.now();
-        match result {
-            Ok(Acquisition::Granted(grant)) => {
-                let grant = self.counted(grant, claim, &session);
-                if !self.own.extend(&claim.id, true, grant.ttl, now) {
-                    return Err(BatchError::refused(given_up()).after(ambiguous));
-                }
-                Ok(Attempted::after(ambiguous, Acquisition::Granted(grant)))
-            }
-            Ok(Acquisition::Queued { ahead }) => {
-                if !self.own.extend(&claim.id, false, claim.wait_ttl, now) {
-                    return Err(BatchError::refused(given_up()).after(ambiguous));
-                }
-                Ok(Attempted::after(ambiguous, Acquisition::Queued { ahead }))
-            }
-            Ok(Acquisition::Busy) => {
-                self.own.left(&claim.id);
-                Ok(Attempted::after(ambiguous, Acquisition::Busy))
-            }
-            Err(error) => {
-                if ambiguous == 0 && is_new {
-                    self.own.left(&claim.id);
-                }
-                Err(BatchError::refused(error).after(ambiguous))
-            }
-        }
-    }
-
     /// Why a claim that is in its queue is not to be renewed.
-    fn why_ended(
+    pub(crate) fn why_ended(
         &self,
         claim: &Claim,
         session: &Session,
@@ -352,7 +256,7 @@ impl DriverInner {
     }
 
     /// A grant whose lease counts from the beat that was found.
-    fn counted(&self, grant: Grant, claim: &Claim, session: &Session) -> Grant {
+    pub(crate) fn counted(&self, grant: Grant, claim: &Claim, session: &Session) -> Grant {
         let start = LeaseStart::Sent(lease_start(&self.context, session.beat_sent()));
         Grant { start, ttl: claim.hold_ttl.min(session.ttl), ..grant }
     }
@@ -477,16 +381,4 @@ impl DriverInner {
         let message = format!("{answer:?} is no answer to this operation");
         Error::permanent(self.context.backend(), message)
     }
-}
-
-/// The error for a claim that this driver gave up before the answer came.
-fn given_up() -> Error {
-    Error::lost(LossReason::Expired)
-}
-
-/// An acquire that was handed to its shard's task.
-struct SentAcquire {
-    is_new: bool,
-    session: Arc<Session>,
-    answer: oneshot::Receiver<ShardReply>,
 }

@@ -30,20 +30,29 @@
 //! 4. `queues.rs`, `shard.rs`: operations on a shard; the rule of who holds is core's.
 //! 5. `claims.rs`, `waiters.rs`: the claims of this driver, and those that wait.
 //! 6. `probe.rs`: what is tried on a store before it is used.
-//! 7. `connect.rs`, `driver.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//! 7. `connect.rs`, `driver.rs`, `acquires.rs`, `listing.rs`, `registers.rs`: the driver's traits.
+//! 8. `kept_sights.rs`: what is known of sessions after this process.
 //!
 //! `rules.rs` names the ten rules on which exclusion rests; in tests, each can be taken away.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquires;
+#[cfg(feature = "azure")]
+mod azure;
 mod claims;
 mod connect;
 mod context;
 mod document;
 mod driver;
+#[cfg(feature = "gcs")]
+mod gcs;
+mod kept_sights;
 mod listing;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "objects")]
+mod objects;
 mod observer;
 mod open;
 mod options;
@@ -63,14 +72,21 @@ mod store;
 pub mod testing;
 mod waiters;
 
+#[cfg(feature = "azure")]
+pub use azure::AzureStore;
 pub use driver::StoreDriver;
+#[cfg(feature = "gcs")]
+pub use gcs::GcsStore;
+pub use kept_sights::ignored_state;
 #[cfg(feature = "nats")]
 pub use nats::NatsStore;
+#[cfg(feature = "objects")]
+pub use object_store;
 pub use options::StoreOptions;
 pub use probe::probe;
+#[cfg(feature = "s3")]
+pub use s3::S3Store;
 pub use store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
     StoreFacts,
 };
-#[cfg(feature = "s3")]
-pub use {object_store, s3::S3Store};

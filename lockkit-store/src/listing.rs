@@ -14,7 +14,6 @@ use crate::document::{
 use crate::driver::DriverInner;
 use crate::queues::{has_ended, shown};
 use crate::session::forbidden;
-use crate::shard::ShardRequest;
 use crate::store::PutOutcome;
 
 /// Attempts of a swap that others may disturb.
@@ -62,12 +61,7 @@ impl DriverInner {
             }
         }
         let others = sessions.into_iter().filter(|it| !self.waiters.is_own_session(it));
-        let worker = self.worker(shard).downgrade();
-        self.context.observe_due(others, move || {
-            if let Some(worker) = worker.upgrade() {
-                let _ = worker.send(ShardRequest::Poll);
-            }
-        });
+        self.context.observe_due(others, self.polls(shard));
     }
 
     /// Reads the shards one by one, no further than the page needs. A cursor is a shard and a queue of it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::Error;
+use lockkit_core::state::{Finding, Severity};
 
 use crate::context::StoreContext;
 use crate::document::{SESSIONS, SessionDocument, SessionId, decode, encode, micros, session_key};
@@ -13,7 +14,13 @@ use crate::store::{Document, PutOutcome};
 /// Sessions that are read at once at most.
 const MOST_AT_ONCE: usize = 32;
 /// How many sessions a sweep reads.
-const SWEPT: usize = 32;
+const SWEPT: usize = 100;
+/// How often some sessions of others are looked at, to remove those of crashed processes.
+pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// The pause while there are such sessions.
+const BETWEEN_PAGES: Duration = Duration::from_secs(1);
+/// More sessions than this are worth a finding.
+const MANY: usize = 1_000;
 /// For how long a tombstone stays whose session was never seen.
 const UNKNOWN_TTL: Duration = Duration::from_secs(60);
 
@@ -37,6 +44,22 @@ impl StoreContext {
                 }
             });
         }
+    }
+
+    /// Reads those of these sessions that this process never saw, or whose lease is over as far as it saw, and
+    /// the others in the background as they are due. Says whether one of the former has ended.
+    pub(crate) async fn observe_urgent(
+        self: &Arc<Self>,
+        sessions: impl IntoIterator<Item = SessionId>,
+        on_end: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> bool {
+        let now = self.observed_now();
+        let is_urgent = |session: &SessionId| self.sights.is_urgent(session, now);
+        let (urgent, others): (Vec<_>, Vec<_>) = sessions.into_iter().partition(is_urgent);
+        self.observe_due(others, on_end);
+        let observed = urgent.iter().take(MOST_AT_ONCE).map(|session| self.observe(session));
+        let observed = futures_util::future::join_all(observed).await;
+        observed.into_iter().any(|ended| ended.unwrap_or(false))
     }
 
     /// Reads a session and ends it if it is overdue; says whether it has ended now.
@@ -108,22 +131,27 @@ impl StoreContext {
         }
     }
 
-    /// Reads some sessions, from a random place on, ends those that are overdue, and removes those that have
-    /// been dead for a TTL of this process's watch. A claim of a removed session is pruned all the same: its
-    /// session is missing, and gets a tombstone again.
-    pub(crate) async fn sweep(self: &Arc<Self>) -> Result<(), Error> {
-        self.sights.prune(self.observed_now());
-        let from = session_key(&self.id());
-        let listed = |after: Option<String>| async move {
-            let keys = self.store.list(SESSIONS, after.as_deref(), SWEPT).await;
-            keys.map_err(|error| error.into_error(self.backend()))
-        };
-        let mut keys = listed(Some(from)).await?;
-        if keys.len() < SWEPT {
-            keys.extend(listed(None).await?);
+    /// Looks for sessions of processes that crashed: reads some, ends those that are overdue, and removes those
+    /// that have been dead for a TTL of this process's watch. A claim of a removed session is pruned all the
+    /// same: its session is missing, and gets a tombstone again. Says after which time to go on: those that
+    /// may be dead are looked at until that is known.
+    pub(crate) async fn sweep(self: &Arc<Self>) -> Result<Duration, Error> {
+        self.sights.prune();
+        let mut swept = self.swept.lock().await;
+        if swept.page.is_empty() {
+            let from = swept.after.get_or_insert_with(|| session_key(&self.id())).clone();
+            let keys = self.store.list(SESSIONS, Some(&from), SWEPT).await;
+            let keys = keys.map_err(|error| error.into_error(self.backend()))?;
+            swept.after = match keys.last() {
+                Some(last) if keys.len() == SWEPT => Some(last.clone()),
+                // From the first one on.
+                _ => Some(SESSIONS.to_owned()),
+            };
+            swept.page = keys;
         }
-        keys.truncate(SWEPT);
-        for key in keys {
+        let mut pause = Duration::ZERO;
+        let mut has_removed = false;
+        for key in std::mem::take(&mut swept.page) {
             let Some(session) = key.strip_prefix(SESSIONS) else { continue };
             let is_dead = self.observe(session).await?;
             let is_removable = is_dead && self.sights.is_removable(session, self.observed_now());
@@ -132,8 +160,30 @@ impl StoreContext {
                 removed.map_err(|error| error.into_error(self.backend()))?;
                 self.removed(&key);
                 self.sights.forget(session);
+                has_removed = true;
+            } else if let Some(ttl) = self.sights.in_doubt_for(session) {
+                pause = pause.max(ttl);
+                swept.page.push(key);
             }
         }
-        Ok(())
+        Ok(match (swept.page.is_empty(), has_removed) {
+            (false, _) => pause.clamp(BETWEEN_PAGES, SWEEP_EVERY),
+            (true, true) => BETWEEN_PAGES,
+            (true, false) => SWEEP_EVERY / 2 + self.part_of(SWEEP_EVERY),
+        })
+    }
+
+    /// A finding where there are very many sessions.
+    pub(crate) async fn leftovers(&self) -> Result<Option<Finding>, Error> {
+        let keys = self.store.list(SESSIONS, None, MANY).await;
+        let keys = keys.map_err(|error| error.into_error(self.backend()))?;
+        let found = || {
+            Finding::new(
+                Severity::Note,
+                format!("there are {MANY} sessions or more, most likely of processes that crashed"),
+                "keep a client connected for some hours: it removes some thousand an hour",
+            )
+        };
+        Ok((keys.len() >= MANY).then(found))
     }
 }

@@ -1,6 +1,6 @@
 //! From a URL to a driver: the one place of this crate that knows which stores there are.
 
-#[cfg(any(feature = "nats", feature = "s3"))]
+#[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
 use std::sync::Arc;
 
 use lockkit_core::{Error, Result};
@@ -26,6 +26,18 @@ impl StoreDriver {
                 let options = target.store.clone();
                 Self::connect(Arc::new(crate::s3::S3Store::of(target)?), options).await
             }
+            #[cfg(feature = "azure")]
+            "az" => {
+                let target = crate::azure::parse(url)?;
+                let options = target.store.clone();
+                Self::connect(Arc::new(crate::azure::AzureStore::of(target)?), options).await
+            }
+            #[cfg(feature = "gcs")]
+            "gs" => {
+                let target = crate::gcs::parse(url)?;
+                let options = target.store.clone();
+                Self::connect(Arc::new(crate::gcs::GcsStore::of(target)?), options).await
+            }
             other => Err(unknown(other)),
         }
     }
@@ -38,6 +50,10 @@ impl StoreDriver {
             "nats" | "nats+tls" => crate::nats::parse(url).map(drop),
             #[cfg(feature = "s3")]
             "s3" => crate::s3::parse(url).map(drop),
+            #[cfg(feature = "azure")]
+            "az" => crate::azure::parse(url).map(drop),
+            #[cfg(feature = "gcs")]
+            "gs" => crate::gcs::parse(url).map(drop),
             other => Err(unknown(other)),
         }
     }

@@ -71,6 +71,8 @@ pub(crate) struct ShardAnswer {
     pub(crate) broken: Option<BreakRecord>,
     /// The session that keeps the claim alive, if it is in the queue.
     pub(crate) session: Option<SessionId>,
+    /// The sessions of the claims in the way of one that was refused.
+    pub(crate) in_the_way: Vec<SessionId>,
 }
 
 /// What an attempt came to.
@@ -247,6 +249,7 @@ impl Applying<'_> {
                 ahead: 0,
                 broken,
                 session: None,
+                in_the_way: Vec::new(),
             });
         }
         let is_known = queue.queue.find(&claim.id).is_some();
@@ -306,7 +309,13 @@ fn answer(queue: &OpenQueue, claim: Option<&Claim>, answer: OperationResult) -> 
     let sequence = claim.and_then(|claim| queue.queue.find(&claim.id));
     let entry = sequence.and_then(|sequence| queue.queue.get(sequence));
     let session = entry.map(|entry| entry.with.session.clone());
-    ShardAnswer { answer, ahead, broken, session }
+    let mut in_the_way = Vec::new();
+    if answer == OperationResult::Busy {
+        in_the_way.extend(queue.queue.entries().map(|entry| entry.with.session.clone()));
+        in_the_way.sort_unstable();
+        in_the_way.dedup();
+    }
+    ShardAnswer { answer, ahead, broken, session, in_the_way }
 }
 
 /// Whether an entry has ended: its session is known to be dead, or its mark has been seen for a TTL (rule 9).

@@ -1,48 +1,29 @@
-//! A bucket of S3, or of a server that is compatible with it, as a [`Store`].
+//! A bucket of S3, or of a server that is compatible with it, as a [`Store`](crate::Store).
 //!
-//! A document is an object, and its version the object's ETag. A swap is a conditional PUT: `If-Match` with
-//! the ETag, or `If-None-Match: *` for a document that is not there yet. Reads of S3 are linearizable since
-//! December 2020. [`answers`](mod@answers) has what each answer of the server means; [`http`](mod@http) sends
-//! each request once.
+//! A document's version is the object's ETag. A swap is a PUT with `If-Match` and the ETag, or with
+//! `If-None-Match: *` for a document that is not there yet. Reads are linearizable since December 2020.
 
-mod answers;
-mod http;
-mod target;
-
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, Result};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::list::{PaginatedListOptions, PaginatedListStore};
-use object_store::path::Path;
-use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+
+use crate::objects::{
+    BucketUrl, FAULTS, ObjectBucket, ObjectService, OnceConnector, RequestKind, ResponseHeaders,
+    ServerAnswer, ServerError, UrlForm, first_set, never_again, store_of_bucket,
 };
+use crate::store::StoreFacts;
 
-use self::answers::{RequestKind, ServerAnswer};
-pub(crate) use self::target::{Target, parse};
-use crate::document::META;
-use crate::store::{
-    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts,
+const FORM: UrlForm = UrlForm {
+    scheme: "s3",
+    what: "an S3 bucket",
+    form: "the URL of a bucket is s3://BUCKET/PREFIX?region=REGION, or with endpoint=https://HOST for a server \
+           that is compatible with S3",
+    login: "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    signs: ".-_",
+    options: &["region"],
 };
-
-const BACKEND: &str = "s3";
-/// Keys of one page of a listing, which servers bound.
-const PAGE: usize = 1_000;
-
-const FAULTS: &[(Fault, Guarantee)] = &[
-    (Fault::DataLost, Guarantee::Tokens),
-    (Fault::OlderDataRestored, Guarantee::Tokens),
-    // A bucket that is replicated to another one, which takes over.
-    (Fault::Failover, Guarantee::Tokens),
-    (Fault::ClientMachinePaused, Guarantee::Tokens),
-    (Fault::BrokenByForce, Guarantee::Tokens),
-];
 
 /// A bucket of S3, or of a compatible server. Cheap to clone; clones share their connections.
 ///
@@ -57,25 +38,17 @@ const FAULTS: &[(Fault, Guarantee)] = &[
 /// ```
 #[derive(Clone)]
 pub struct S3Store {
-    client: Arc<AmazonS3>,
-    /// For further clients.
-    builder: AmazonS3Builder,
-    target: Arc<Target>,
-    facts: Arc<StoreFacts>,
+    bucket: ObjectBucket,
 }
 
-impl fmt::Debug for S3Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3Store").field("bucket", &self.target.bucket).finish_non_exhaustive()
-    }
-}
+store_of_bucket!(S3Store);
 
 impl S3Store {
     /// A store in the bucket that a URL names: `s3://BUCKET/PREFIX?region=…&endpoint=…`. Credentials, and what
     /// the URL does not say, come from the environment variables that the AWS command knows. No I/O but for
     /// the certificates of this machine's authorities.
     pub fn open(url: &str) -> Result<Self> {
-        Self::of(parse(url)?)
+        Self::open_with(url, |client| client)
     }
 
     /// The same with settings of the client crate: credentials from elsewhere, encryption. Bucket, region and
@@ -96,171 +69,141 @@ impl S3Store {
         url: &str,
         configure: impl FnOnce(AmazonS3Builder) -> AmazonS3Builder,
     ) -> Result<Self> {
-        let target = parse(url)?;
-        let builder = configure(AmazonS3Builder::from_env());
-        Self::from_parts(Arc::new(target), builder)
+        let url = parse(url)?;
+        Self::new(url, configure(AmazonS3Builder::from_env()))
     }
 
-    pub(crate) fn of(target: Target) -> Result<Self> {
-        Self::from_parts(Arc::new(target), AmazonS3Builder::from_env())
+    pub(crate) fn of(url: BucketUrl) -> Result<Self> {
+        Self::new(url, AmazonS3Builder::from_env())
     }
 
-    fn from_parts(target: Arc<Target>, builder: AmazonS3Builder) -> Result<Self> {
-        let client = Arc::new(target.client(builder.clone())?);
-        let mut facts = StoreFacts::of(BACKEND);
-        facts.most_bytes = 4_000_000;
-        (facts.shards, facts.min_ttl) = (16, Duration::from_secs(3));
-        (facts.pace, facts.faults) = (Duration::from_secs(1), FAULTS);
-        Ok(Self { client, builder, target, facts: Arc::new(facts) })
+    /// What holds of every bucket.
+    pub fn usual_facts() -> StoreFacts {
+        S3.facts()
     }
 
-    fn path(&self, key: &str) -> Path {
-        Path::from(format!("{}{key}", self.before_keys()))
-    }
-
-    /// What stands before each key in the bucket.
-    fn before_keys(&self) -> String {
-        match &*self.target.prefix {
-            "" => String::new(),
-            prefix => format!("{prefix}/"),
-        }
-    }
-
-    fn answer(&self, error: &object_store::Error, kind: RequestKind) -> ServerAnswer {
-        ServerAnswer::of(error, kind, &self.target.bucket)
-    }
-
-    /// Reads an object: also whether the bucket keeps old versions of it.
-    async fn read(
-        &self,
-        key: &str,
-        unless: Option<&DocumentVersion>,
-    ) -> Result<(ReadOutcome, bool), StoreError> {
-        let options = GetOptions {
-            if_none_match: unless.map(|version| version.as_str().to_owned()),
-            ..GetOptions::default()
-        };
-        let failed = |error: &object_store::Error| match self.answer(error, RequestKind::Get) {
-            ServerAnswer::Missing => Ok((ReadOutcome::Absent, false)),
-            ServerAnswer::Same => Ok((ReadOutcome::Same, false)),
-            answer => Err(answer.into_error()),
-        };
-        let found = match self.client.get_opts(&self.path(key), options).await {
-            Ok(found) => found,
-            Err(error) => return failed(&error),
-        };
-        let keeps_versions = found.meta.version.as_ref().is_some_and(|version| version != "null");
-        let Some(etag) = found.meta.e_tag.clone() else {
-            return Err(StoreError::Forbidden(answers::because(NO_ETAG)));
-        };
-        match found.bytes().await {
-            Ok(bytes) => {
-                let (bytes, version) = (bytes.to_vec(), DocumentVersion::opaque(etag));
-                Ok((ReadOutcome::Document(Document { bytes, version }), keeps_versions))
-            }
-            Err(error) => failed(&error),
-        }
+    fn new(url: BucketUrl, builder: AmazonS3Builder) -> Result<Self> {
+        let connect = move |url: &BucketUrl| client(url, builder.clone());
+        Ok(Self { bucket: ObjectBucket::new(&S3, url, connect)? })
     }
 }
 
-const NO_ETAG: &str =
-    "the server answers without an ETag, by which versions are told apart: use another store";
+/// Reads `s3://BUCKET/PREFIX` with its options. No I/O.
+pub(crate) fn parse(url: &str) -> Result<BucketUrl> {
+    let url = BucketUrl::parse(url, &FORM)?;
+    if url.bucket.ends_with("--x-s3") {
+        return Err(Error::config(
+            "directory buckets (S3 Express) list their keys in no order: use a general purpose bucket",
+        ));
+    }
+    Ok(url)
+}
 
-#[async_trait]
-impl Store for S3Store {
-    fn facts(&self) -> &StoreFacts {
-        &self.facts
+/// A client with connections of its own.
+fn client(url: &BucketUrl, builder: AmazonS3Builder) -> Result<AmazonS3> {
+    let named = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+    let endpoint = url.endpoint.clone().or_else(|| first_set(&named));
+    let region = url.own("region").map(str::to_owned);
+    let region = region.or_else(|| first_set(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let region = match (region, &endpoint) {
+        (Some(region), _) => region,
+        (None, Some(_)) => "us-east-1".to_owned(),
+        (None, None) => {
+            return Err(Error::config(
+                "which region is the bucket in? Name it as region= in the URL, or in AWS_REGION",
+            ));
+        }
+    };
+    let mut builder = builder.with_bucket_name(&url.bucket);
+    let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
+    }
+    // Whatever the environment says: locks rest on these.
+    let builder = builder
+        .with_region(region)
+        .with_retry(never_again())
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_s3_express(false)
+        .with_disable_bulk_delete(true)
+        .with_http_connector(OnceConnector::new(!is_plain)?);
+    builder.build().map_err(|error| Error::Config(format!("the settings of S3: {error}")))
+}
+
+/// S3, and what its answers mean.
+#[derive(Debug)]
+struct S3;
+
+impl ObjectService for S3 {
+    fn facts(&self) -> StoreFacts {
+        let mut facts = StoreFacts::of("s3");
+        facts.most_bytes = 4_000_000;
+        (facts.shards, facts.min_ttl) = (16, Duration::from_secs(3));
+        (facts.pace, facts.faults) = (Duration::from_secs(1), FAULTS);
+        facts
     }
 
-    async fn get(
-        &self,
-        key: &str,
-        unless: Option<&DocumentVersion>,
-    ) -> Result<ReadOutcome, StoreError> {
-        self.read(key, unless).await.map(|(outcome, _)| outcome)
+    fn rights(&self, request: RequestKind) -> &'static str {
+        match request {
+            // Without the right to list, a missing object is answered with 403.
+            RequestKind::Get => "s3:GetObject on its objects, and s3:ListBucket on the bucket",
+            RequestKind::Create => "s3:PutObject on its objects",
+            RequestKind::Update => "s3:PutObject and s3:GetObject on its objects",
+            RequestKind::Delete => "s3:DeleteObject on its objects",
+            RequestKind::List => "s3:ListBucket on the bucket",
+        }
     }
 
-    async fn put_if(
-        &self,
-        key: &str,
-        document: &[u8],
-        expected: Option<&DocumentVersion>,
-    ) -> PutOutcome {
-        let (mode, kind) = match expected {
-            None => (PutMode::Create, RequestKind::Create),
-            Some(version) => {
-                let e_tag = Some(version.as_str().to_owned());
-                (PutMode::Update(UpdateVersion { e_tag, version: None }), RequestKind::Update)
+    fn explain(&self, error: &ServerError<'_>) -> Option<ServerAnswer> {
+        let ServerError { bucket, request, .. } = error;
+        if error.text.contains("without LOCATION") {
+            return Some(other_region(bucket));
+        }
+        Some(match (error.status?, error.code) {
+            (404, "NoSuchBucket") => ServerAnswer::Forbidden(format!(
+                "there is no bucket {bucket}: create it, or correct the bucket, region or endpoint of the URL"
+            )),
+            (404, "NoSuchKey") => request.missing(),
+            (409 | 412, _) if request.is_write() => ServerAnswer::Conflict,
+            (400 | 403, code @ ("ExpiredToken" | "TokenRefreshRequired")) => {
+                ServerAnswer::Forbidden(format!(
+                    "the credentials have expired ({code}): start this process with new ones, or give it a \
+                     role whose credentials are renewed"
+                ))
             }
-        };
-        let payload = PutPayload::from(document.to_vec());
-        let put = self.client.put_opts(&self.path(key), payload, PutOptions::from(mode)).await;
-        match put {
-            Ok(stored) => match stored.e_tag {
-                Some(etag) => PutOutcome::Stored(DocumentVersion::opaque(etag)),
-                None => PutOutcome::Unknown(answers::because(NO_ETAG)),
-            },
-            Err(error) => self.answer(&error, kind).into_outcome(),
-        }
+            (
+                400 | 401 | 403,
+                code @ ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken"),
+            ) => ServerAnswer::Forbidden(format!(
+                "the server does not know these credentials ({code}): check AWS_ACCESS_KEY_ID, \
+                 AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+            )),
+            (403, "RequestTimeTooSkewed") => ServerAnswer::Forbidden(
+                "the clock of this machine differs too much from the server's: set it".to_owned(),
+            ),
+            (400, "AuthorizationHeaderMalformed") | (301, _) => other_region(bucket),
+            (400, "RequestTimeout") => ServerAnswer::None(error.text.to_owned()),
+            _ => return None,
+        })
     }
 
-    async fn remove(&self, key: &str) -> Result<(), StoreError> {
-        match self.client.delete(&self.path(key)).await {
-            Ok(()) => Ok(()),
-            Err(error) => match self.answer(&error, RequestKind::Delete) {
-                ServerAnswer::Missing => Ok(()),
-                answer => Err(answer.into_error()),
-            },
-        }
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<String>, StoreError> {
-        let before_keys = self.before_keys();
-        let all = format!("{before_keys}{prefix}");
-        let mut options = PaginatedListOptions {
-            offset: after.map(|after| format!("{before_keys}{after}")),
-            max_keys: Some(limit.min(PAGE)),
-            ..PaginatedListOptions::default()
-        };
-        let mut keys = Vec::new();
-        loop {
-            let page = self.client.list_paginated(Some(&all), options.clone()).await;
-            let page = page.map_err(|error| self.answer(&error, RequestKind::List).into_error())?;
-            let found = page.result.objects.into_iter().filter_map(|object| {
-                object.location.as_ref().strip_prefix(&*before_keys).map(str::to_owned)
-            });
-            keys.extend(found);
-            options.page_token = page.page_token;
-            if options.page_token.is_none() || keys.len() >= limit {
-                keys.truncate(limit);
-                return Ok(keys);
-            }
-        }
-    }
-
-    async fn another(&self) -> Result<Option<Arc<dyn Store>>, StoreError> {
-        let another = Self::from_parts(self.target.clone(), self.builder.clone());
-        let refused = |error: Error| StoreError::Forbidden(answers::because(error.to_string()));
-        Ok(Some(Arc::new(another.map_err(refused)?)))
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let read = self.read(META, None).await;
-        let (_, keeps_versions) = read.map_err(|error| error.into_error(BACKEND))?;
+    fn findings(&self, bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
+        let keeps_versions =
+            answer.get("x-amz-version-id").is_some_and(|version| version != "null");
         let finding = keeps_versions.then(|| {
             let what = format!(
-                "the bucket {} keeps old versions of objects, and each change of a lock makes one",
-                self.target.bucket
+                "the bucket {bucket} keeps old versions of objects, and each change of a lock makes one"
             );
             let advice =
                 "add a lifecycle rule for this prefix that expires noncurrent versions after a day";
             Finding::new(Severity::Warning, what, advice)
         });
-        Ok(finding.into_iter().collect())
+        finding.into_iter().collect()
     }
+}
+
+fn other_region(bucket: &str) -> ServerAnswer {
+    ServerAnswer::Forbidden(format!(
+        "the bucket {bucket} is in another region: name that as region= in the URL"
+    ))
 }

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::{ClockPair, Moment};
+use lockkit_core::claim_list::OperationResult;
+use lockkit_core::clock::{ClockPair, Moment, sleep_until};
 use lockkit_core::driver::BatchError;
 use lockkit_core::{Error, Key};
 use tokio::sync::{mpsc, oneshot};
@@ -22,8 +23,12 @@ use crate::session::forbidden;
 use crate::store::{Document, DocumentVersion, PutOutcome, ReadOutcome};
 use crate::waiters::Waiters;
 
-/// Under contention a process gives way for at most two to the power of this swap times.
-const MOST_CONTENTION: u32 = 5;
+/// After a swap among conflicts, a process gives way for this many swap times for each conflict, of which there
+/// were lately so many a swap. Who waits after a conflict instead loses the next race as well: with 32 processes
+/// on one shard, some then had a hundredth of what others had.
+const GIVE_WAY: f64 = 4.0;
+/// And for this many at most.
+const MOST_GIVE_WAY: f64 = 48.0;
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
 
@@ -37,6 +42,7 @@ pub(crate) enum ShardRequest {
 /// An operation, and where its answer goes.
 pub(crate) struct PendingOperation {
     pub(crate) operation: Operation,
+    pub(crate) begun: Moment,
     pub(crate) reply: oneshot::Sender<ShardReply>,
 }
 
@@ -56,10 +62,14 @@ pub(crate) struct ShardWorker {
     unanswered: bool,
     /// How long a swap took lately.
     swap_time: Duration,
-    /// How much other processes are in the way: up with each conflict, down with each swap without one.
-    contention: u32,
+    /// How many conflicts there were for each swap lately.
+    contention: f64,
+    /// When a swap was sent last.
+    swapped: Option<Moment>,
     /// When a record of a break was first seen.
     breaks_seen: HashMap<String, ClockPair>,
+    /// Whether a poll was asked for during a round.
+    is_polled: bool,
 }
 
 /// A shard as it is stored; a version of `None` means that there is no document.
@@ -77,8 +87,25 @@ struct Round {
     is_fresh: bool,
     ambiguous: u32,
     conflicts: u32,
+    /// What failed for other reasons.
+    failures: u32,
+    has_swapped: bool,
     /// Swaps without an answer, by their write id, and what they would have answered.
     pending: Vec<(String, Attempt)>,
+}
+
+impl Round {
+    fn begin(begun: Moment) -> Self {
+        Self {
+            begun,
+            is_fresh: false,
+            ambiguous: 0,
+            conflicts: 0,
+            failures: 0,
+            has_swapped: false,
+            pending: Vec::new(),
+        }
+    }
 }
 
 impl ShardWorker {
@@ -98,8 +125,10 @@ impl ShardWorker {
             known: None,
             unanswered: false,
             swap_time: Duration::from_millis(5),
-            contention: 0,
+            contention: 0.0,
+            swapped: None,
             breaks_seen: HashMap::new(),
+            is_polled: false,
         };
         tokio::spawn(worker.run(requests));
         sender
@@ -109,6 +138,7 @@ impl ShardWorker {
         loop {
             let pace = self.waiters.pace(self.context.facts.pace);
             let first = match self.waiters.is_watched(self.shard) {
+                _ if self.is_polled => Some(None),
                 false => requests.recv().await.map(Some),
                 true => match tokio::time::timeout(pace, requests.recv()).await {
                     Ok(request) => request.map(Some),
@@ -116,7 +146,11 @@ impl ShardWorker {
                 },
             };
             let Some(first) = first else { return };
-            let (mut operations, mut is_polled) = (Vec::new(), false);
+            if let Some(ShardRequest::Apply(_)) = first {
+                self.keep_pace().await;
+            }
+            let mut operations = Vec::new();
+            let mut is_polled = std::mem::take(&mut self.is_polled);
             // Operations that are asked for at the same time share a swap.
             tokio::task::yield_now().await;
             let more = std::iter::from_fn(|| requests.try_recv().ok());
@@ -127,35 +161,53 @@ impl ShardWorker {
                 }
             }
             if !operations.is_empty() || is_polled || self.waiters.is_watched(self.shard) {
-                self.round(operations).await;
-                self.give_way().await;
+                let has_swapped = self.round(operations, &mut requests).await;
+                if has_swapped {
+                    self.give_way().await;
+                }
             }
         }
     }
 
-    async fn round(&mut self, operations: Vec<PendingOperation>) {
-        let mut round = Round {
-            begun: self.context.now(),
-            is_fresh: false,
-            ambiguous: 0,
-            conflicts: 0,
-            pending: Vec::new(),
-        };
-        let watched = self.waiters.keys(self.shard);
-        let asked: Vec<&Operation> = operations.iter().map(|it| &it.operation).collect();
-        let ended = loop {
+    /// Says whether it changed the document.
+    async fn round(
+        &mut self,
+        mut operations: Vec<PendingOperation>,
+        requests: &mut mpsc::UnboundedReceiver<ShardRequest>,
+    ) -> bool {
+        let mut round = Round::begin(self.context.now());
+        let (watched, ended) = loop {
+            let watched = self.waiters.keys(self.shard);
+            let asked: Vec<&Operation> = operations.iter().map(|it| &it.operation).collect();
+            let conflicts = round.conflicts;
             match self.attempt(&mut round, &asked, &watched).await {
-                Ok(Some(attempt)) => break Ok(attempt),
+                Ok(Some(attempt)) => break (watched, Ok(attempt)),
                 Ok(None) => {}
-                Err(error) if !error.is_retryable() => break Err(error),
-                Err(error) if self.has_taken_long(&round) => break Err(error),
-                Err(_) => self.pause(&round).await,
+                Err(error) if !error.is_retryable() => break (watched, Err(error)),
+                Err(error) => {
+                    if self.gives_up(&round, &mut operations, &error) {
+                        break (watched, Err(error));
+                    }
+                    // After a conflict at once: the newest version is known, or read next.
+                    if round.conflicts == conflicts {
+                        round.failures += 1;
+                        self.pause(round.failures).await;
+                    }
+                    self.take_along(&mut round, &mut operations, requests);
+                }
             }
         };
-        let keys: BTreeSet<Key> = asked.iter().map(|it| it.key().clone()).chain(watched).collect();
+        let asked = operations.iter().map(|it| &it.operation);
         match ended {
             Ok(attempt) => {
                 let document = &attempt.document;
+                // Those in the way of a refused claim are looked at before that is answered.
+                let is_refused = |answer: &Result<ShardAnswer, Error>| {
+                    answer.as_ref().is_ok_and(|it| it.answer == OperationResult::Busy)
+                };
+                let others = asked.zip(&attempt.answers).filter(|(_, it)| !is_refused(it));
+                let keys = others.map(|(operation, _)| operation.key().clone());
+                let keys: BTreeSet<Key> = keys.chain(watched).collect();
                 self.waiters.saw(&self.context, self.shard, document, self.unanswered);
                 self.observe(document, &keys);
                 for (pending, answer) in operations.into_iter().zip(attempt.answers) {
@@ -171,30 +223,78 @@ impl ShardWorker {
                 }
             }
         }
+        round.has_swapped
     }
 
-    fn has_taken_long(&self, round: &Round) -> bool {
-        self.context.now().since(round.begun) > LONGEST_ATTEMPT
-    }
-
-    /// Waits a random part of some measured swap times after a failure.
-    async fn pause(&self, round: &Round) {
-        let failures = (round.conflicts + round.ambiguous).clamp(1, 3);
-        self.sleep_swaps(1 << failures).await;
-    }
-
-    /// After a round among conflicts, lets other processes swap first: the one that swapped last knows the newest
-    /// version, and would win each race.
-    async fn give_way(&self) {
-        if self.contention > 1 {
-            self.sleep_swaps(1 << self.contention).await;
+    /// Waits until the document may be swapped again, where the store bounds that.
+    async fn keep_pace(&self) {
+        let pace = self.context.facts.swap_pace;
+        if let Some(swapped) = self.swapped.filter(|_| !pace.is_zero()) {
+            sleep_until(&*self.context.clock, swapped.after(pace)).await;
         }
     }
 
-    /// Sleeps a random part of some measured swap times, but never so long that a renewal comes too late.
-    async fn sleep_swaps(&self, count: u32) {
-        let most = (self.swap_time * count).min(self.context.facts.min_ttl / 3);
-        tokio::time::sleep(self.context.part_of(most.max(Duration::from_millis(2)))).await;
+    /// Fails the operations that were repeated for too long; says whether that ends the round. All of them end
+    /// together once a swap is unanswered, since its document may be found as the answer to each.
+    fn gives_up(
+        &self,
+        round: &Round,
+        operations: &mut Vec<PendingOperation>,
+        error: &Error,
+    ) -> bool {
+        let now = self.context.now();
+        let is_late = |begun: Moment| now.since(begun) > LONGEST_ATTEMPT;
+        if !round.pending.is_empty() {
+            return is_late(round.begun) || operations.iter().any(|it| is_late(it.begun));
+        }
+        let was_asked = !operations.is_empty();
+        for late in operations.extract_if(.., |it| is_late(it.begun)) {
+            let _ = late.reply.send(Err(BatchError::refused(error.clone())));
+        }
+        operations.is_empty() && (was_asked || is_late(round.begun))
+    }
+
+    /// Operations that came meanwhile share the next swap; but not once one is unanswered.
+    fn take_along(
+        &mut self,
+        round: &mut Round,
+        operations: &mut Vec<PendingOperation>,
+        requests: &mut mpsc::UnboundedReceiver<ShardRequest>,
+    ) {
+        while round.pending.is_empty()
+            && let Ok(request) = requests.try_recv()
+        {
+            match request {
+                ShardRequest::Apply(operation) => {
+                    operations.push(operation);
+                    // What was read before is no answer to it.
+                    round.is_fresh = false;
+                }
+                ShardRequest::Poll => self.is_polled = true,
+            }
+        }
+    }
+
+    /// Waits a random part of some measured swap times after a failure.
+    async fn pause(&self, failures: u32) {
+        let most = self.swap_times(f64::from(1 << failures.min(4)));
+        tokio::time::sleep(self.context.part_of(most)).await;
+    }
+
+    /// After a swap among conflicts, lets other processes swap first: the one that swapped last knows the newest
+    /// version, and would win each race.
+    async fn give_way(&self) {
+        let count = (self.contention * GIVE_WAY).min(MOST_GIVE_WAY);
+        if count > 0.5 {
+            let half = self.swap_times(count) / 2;
+            tokio::time::sleep(half + self.context.part_of(half)).await;
+        }
+    }
+
+    /// Some measured swap times, but never so long that a renewal comes too late.
+    fn swap_times(&self, count: f64) -> Duration {
+        let most = self.context.facts.min_ttl / 3;
+        self.swap_time.mul_f64(count).clamp(Duration::from_millis(2).min(most), most)
     }
 
     /// One attempt: answers where it succeeded, `None` where another is to be made at once.
@@ -267,7 +367,9 @@ impl ShardWorker {
         let context = self.context.clone();
         attempt.document.write = context.id();
         let bytes = attempt.document.encode();
+        self.keep_pace().await;
         let sent = context.now();
+        self.swapped = Some(sent);
         let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
         let took = context.now().since(sent);
         self.swap_time = (self.swap_time * 3 + took) / 4;
@@ -275,9 +377,8 @@ impl ShardWorker {
             PutOutcome::Stored(version) => {
                 context.goes_forward(&self.key, Some(&version));
                 self.unanswered = false;
-                if round.conflicts == 0 {
-                    self.contention = self.contention.saturating_sub(1);
-                }
+                round.has_swapped = true;
+                self.contention = f64::midpoint(self.contention, f64::from(round.conflicts));
                 let (document, bytes) = (attempt.document.clone(), bytes.len());
                 self.known = Some(KnownShard { document, version: Some(version), bytes });
                 if !context.rules.keeps(StoreRule::KeepShards) && attempt.document.queues.is_empty()
@@ -290,7 +391,6 @@ impl ShardWorker {
             }
             PutOutcome::Conflict(found) => {
                 round.conflicts += 1;
-                self.contention = (self.contention + 1).min(MOST_CONTENTION);
                 self.known = None;
                 if let Some(found) = found
                     && context.goes_forward(&self.key, Some(&found.version))

@@ -11,11 +11,13 @@ use std::time::Duration;
 use lockkit_core::clock::ClockPair;
 use lockkit_core::driver::locked;
 
-use crate::document::{SessionDocument, SessionId};
+use crate::document::{SessionDocument, SessionId, micros};
+use crate::kept_sights::KeptSight;
 use crate::rules::{Rules, StoreRule};
 
-/// Sights that were not refreshed for this many TTLs are forgotten.
-const FORGOTTEN_AFTER: u32 = 20;
+/// Sights at most. Those that were not refreshed for the longest time are forgotten first; none for its age,
+/// since a program may try once a week.
+const MOST_SIGHTS: usize = 10_000;
 
 /// What this process saw of sessions.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ struct Sight {
     ttl: Duration,
     /// When the read that first showed this beat arrived.
     first_seen: ClockPair,
+    /// Whether another beat was seen since.
+    was_renewed: bool,
     /// When it was read last.
     read_at: ClockPair,
     /// When it was first seen dead.
@@ -37,6 +41,15 @@ struct Sight {
     is_being_read: bool,
 }
 
+/// Which sessions a sweep looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// The key behind which the next page begins; a random one at first.
+    pub(crate) after: Option<String>,
+    /// Keys of sessions that may be dead.
+    pub(crate) page: Vec<String>,
+}
+
 impl Sights {
     /// A read, or a write of this process, showed the session so.
     pub(crate) fn saw(&self, session: &str, found: &SessionDocument, now: ClockPair, rules: Rules) {
@@ -45,6 +58,7 @@ impl Sights {
             beat: found.beat.clone(),
             ttl: found.ttl(),
             first_seen: now,
+            was_renewed: false,
             read_at: now,
             dead_since: None,
             marked_at: HashMap::new(),
@@ -53,6 +67,7 @@ impl Sights {
         if sight.beat != found.beat && rules.keeps(StoreRule::CountFromArrival) {
             sight.first_seen = now;
         }
+        sight.was_renewed |= sight.beat != found.beat;
         sight.beat.clone_from(&found.beat);
         (sight.ttl, sight.read_at) = (found.ttl(), now);
         if found.dead {
@@ -127,11 +142,60 @@ impl Sights {
         begins
     }
 
-    /// Forgets sessions that were not read for long.
-    pub(crate) fn prune(&self, now: ClockPair) {
-        let is_recent = |sight: &mut Sight| {
-            now.since(sight.read_at) < sight.ttl.saturating_mul(FORGOTTEN_AFTER)
-        };
-        locked(&self.0).retain(|_, sight| is_recent(sight));
+    /// Whether the session is to be read before it is in the way: it was never seen, or its last beat has
+    /// been seen for its whole TTL.
+    pub(crate) fn is_urgent(&self, session: &str, now: ClockPair) -> bool {
+        let is_known = locked(&self.0).contains_key(session);
+        !is_known || self.is_overdue(session, now)
+    }
+
+    /// The TTL of a session of which it is not known that its owner lives: no second beat was seen.
+    pub(crate) fn in_doubt_for(&self, session: &str) -> Option<Duration> {
+        let sights = locked(&self.0);
+        let sight = sights.get(session)?;
+        (sight.dead_since.is_some() || !sight.was_renewed).then_some(sight.ttl)
+    }
+
+    /// What another process saw. What this one sees counts more.
+    pub(crate) fn restore(&self, kept: Vec<KeptSight>) {
+        let mut sights = locked(&self.0);
+        for kept in kept {
+            let first_seen = kept.first_seen();
+            sights.entry(kept.session).or_insert_with(|| Sight {
+                beat: kept.beat,
+                ttl: Duration::from_micros(kept.ttl_us),
+                first_seen,
+                was_renewed: false,
+                read_at: first_seen,
+                dead_since: None,
+                marked_at: HashMap::new(),
+                is_being_read: false,
+            });
+        }
+    }
+
+    /// What another process may use: of sessions that are not known to have ended.
+    pub(crate) fn kept(&self, store: &str, is_own: impl Fn(&str) -> bool) -> Vec<KeptSight> {
+        let sights = locked(&self.0);
+        let living = sights.iter().filter(|(id, it)| it.dead_since.is_none() && !is_own(id));
+        let kept = living.map(|(session, sight)| {
+            KeptSight::new(store, session, (&sight.beat, micros(sight.ttl)), sight.first_seen)
+        });
+        kept.collect()
+    }
+
+    /// Forgets sessions where there are very many.
+    pub(crate) fn prune(&self) {
+        let mut sights = locked(&self.0);
+        let more = sights.len().saturating_sub(MOST_SIGHTS);
+        if more == 0 {
+            return;
+        }
+        let read = sights.iter().map(|(session, sight)| (sight.read_at.boot, session.clone()));
+        let mut read: Vec<_> = read.collect();
+        read.sort_unstable();
+        for (_, session) in read.into_iter().take(more) {
+            sights.remove(&session);
+        }
     }
 }

@@ -86,6 +86,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn examine(&self) -> Result<Vec<Finding>, Error>;
 }
 
+/// A longer pause between two reads of a session would delay what follows a dead holder for no gain.
+const LONGEST_SESSION_PACE: Duration = Duration::from_secs(4);
+
 /// What is known about a store before anything is asked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -100,6 +103,9 @@ pub struct StoreFacts {
     pub min_ttl: Duration,
     /// The pause between two polls of a queue in which a claim waits.
     pub pace: Duration,
+    /// The least time between two swaps of one document by one process, where the store refuses more. What is
+    /// asked for meanwhile shares the next swap.
+    pub swap_pace: Duration,
     /// Whether [`watch`](Store::watch) reports changes, so that waiters poll as a precaution only.
     pub reports_changes: bool,
     /// What each fault may cost; a fault that is missing keeps all promises.
@@ -109,7 +115,12 @@ pub struct StoreFacts {
 impl StoreFacts {
     /// How often the session of a claim that is in the way is read.
     pub(crate) fn session_pace(&self) -> Duration {
-        self.pace * 4
+        (self.pace * 4).min(LONGEST_SESSION_PACE.max(self.pace))
+    }
+
+    /// Within which time a waiting claim of another process sees a change, but for the requests.
+    pub(crate) fn poll_within(&self) -> Duration {
+        self.pace + self.pace.min(Duration::from_secs(1))
     }
 
     /// A store with documents of 350 KB, 16 shards, TTLs of at least 3 s and a poll every second.
@@ -120,6 +131,7 @@ impl StoreFacts {
             shards: 16,
             min_ttl: Duration::from_secs(3),
             pace: Duration::from_secs(1),
+            swap_pace: Duration::ZERO,
             reports_changes: false,
             faults: &[
                 (Fault::DataLost, Guarantee::Tokens),

@@ -231,45 +231,6 @@ async fn a_full_shard_refuses_acquires_and_takes_releases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_share_a_shard_each_get_on() {
-    let mut facts = StoreFacts::of("slow");
-    (facts.shards, facts.pace, facts.min_ttl) = (1, Duration::from_secs(1), TTL);
-    let store = TestStore::new().with_facts(facts);
-    let mut tasks = Vec::new();
-    for process in 0..32 {
-        let client = store.client(process);
-        client.set_faults(Faults { latency: Duration::from_millis(80), ..Faults::default() });
-        let driver = driver(&client).await;
-        tasks.push(tokio::spawn(async move {
-            let (own, begun) = (format!("lock {process}"), Instant::now());
-            let mut first = None;
-            let mut grants = 0_u32;
-            while begun.elapsed() < Duration::from_secs(120) {
-                let held = claim(&own);
-                let got = driver.acquire(&held, Patience::Try).await;
-                if matches!(got, Ok(it) if matches!(it.result, Acquisition::Granted(_))) {
-                    first.get_or_insert(begun.elapsed());
-                    grants += 1;
-                }
-                while driver.release(&held).await.is_err() {}
-            }
-            (first, grants, client.requests().swaps)
-        }));
-    }
-    let mut all = Vec::new();
-    for task in tasks {
-        all.push(task.await.expect("it does not panic"));
-    }
-    let grants = all.iter().map(|(_, grants, _)| *grants);
-    let (least, most) = (grants.clone().min(), grants.clone().max());
-    let swaps: u64 = all.iter().map(|(_, _, swaps)| swaps).sum();
-    let sum: u32 = grants.sum();
-    let slowest = all.iter().map(|(first, ..)| first.unwrap_or(Duration::MAX)).max();
-    println!("grants {sum}, least {least:?}, most {most:?}, swaps {swaps}, first {slowest:?}");
-    assert!(slowest.is_some_and(|slowest| slowest < Duration::from_secs(120)), "{slowest:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_store_of_another_format_is_refused() {
     let store = TestStore::new();
     let newer = br#"{"format":9,"shards":16,"id":"00"}"#;

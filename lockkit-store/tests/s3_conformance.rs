@@ -36,7 +36,7 @@ impl Harness for Bucket {
     }
 
     fn worker(&self) -> Option<Worker> {
-        Some(Worker { program: lockkit_lab::worker::example("s3_worker"), url: url() })
+        Some(Worker { program: lockkit_lab::worker::example("bucket_worker"), url: url() })
     }
 
     /// Claims in queues, and values that stay.

@@ -152,12 +152,14 @@ impl ZkLocks {
             self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
             return Err(claim.other_limit(given.limit));
         }
-        match snapshot.verdict(&node.name, node.token) {
+        match snapshot.rule_result(&node.name, node.token) {
             Some(RuleResult::OtherLimit(_)) => {
                 self.remove(session, claim, &node).await.map_err(|failed| failed.error)?;
                 Ok(None)
             }
-            Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
+            Some(rule_result) => {
+                self.answer(session, claim, patience, node, rule_result).await.map(Some)
+            }
             None => {
                 let what = "the node of a new claim is not among its folder's children";
                 Err(Error::retryable(BACKEND, what))
@@ -172,10 +174,10 @@ impl ZkLocks {
         claim: &Claim,
         patience: Patience,
         mut node: Node,
-        verdict: RuleResult<'_, Child>,
+        rule_result: RuleResult<'_, Child>,
     ) -> Result<Acquisition> {
         let token = node.token;
-        match verdict {
+        match rule_result {
             RuleResult::Holds => {
                 node.holds = true;
                 let cached = self.claims.update(claim, node).ok_or_else(released_meanwhile)?;
@@ -240,8 +242,10 @@ impl ZkLocks {
         if cached.node.is_none() {
             self.claims.note_sent(claim, &folder, session);
         }
-        match snapshot.verdict(&node.name, node.token) {
-            Some(verdict) => self.answer(session, claim, patience, node, verdict).await.map(Some),
+        match snapshot.rule_result(&node.name, node.token) {
+            Some(rule_result) => {
+                self.answer(session, claim, patience, node, rule_result).await.map(Some)
+            }
             None => Ok(None),
         }
     }

@@ -104,7 +104,7 @@ impl ZkLocks {
         let folder = self.layout.list(&claim.key);
         let mut tries = RetryBudget::begin();
         while tries.are_left() {
-            let mut looked = None;
+            let mut checked = None;
             let condition = match self.folders.last(&folder) {
                 None => CreateCondition::New,
                 Some(FolderState::There | FolderState::NearSequenceEnd) => CreateCondition::Empty,
@@ -124,7 +124,7 @@ impl ZkLocks {
                         RuleResult::Waits(_) => return Ok(Err(Acquisition::Busy)),
                         RuleResult::OtherLimit(limit) => return Err(claim.other_limit(limit)),
                     }
-                    looked = Some(stat.czxid);
+                    checked = Some(stat.czxid);
                     CreateCondition::Unchanged(stat.version)
                 }
             };
@@ -134,7 +134,7 @@ impl ZkLocks {
                     // that happened, no claim has come since the read. (Neighbours come without
                     // changing the version.)
                     let sure = !self.layout.has_neighbours();
-                    entered.alone |= sure && looked == Some(entered.folder_made);
+                    entered.alone |= sure && checked == Some(entered.folder_made);
                     return Ok(Ok(entered));
                 }
                 CreateResult::Refused(why) => {

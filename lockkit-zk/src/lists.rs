@@ -40,9 +40,9 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
+    /// The rule_result on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
-    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
+    pub(crate) fn rule_result(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
         let position = *self.positions.get(name)?;
         Some(self.snapshot.queue().rule_for(position, token.get()))
     }

@@ -83,9 +83,9 @@ impl QueueSnapshot {
         self.claims().iter().filter(|c| c.tag == *tag).collect()
     }
 
-    /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
+    /// The rule_result on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
-    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
+    pub(crate) fn rule_result(&self, name: &str, token: Token) -> Option<RuleResult<'_, Child>> {
         let position = self.claims().iter().position(|c| c.name == name)?;
         Some(self.queue.rule_for(position, token.get()))
     }
@@ -111,7 +111,7 @@ mod tests {
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
         let snapshot = QueueSnapshot::of(names);
         assert_eq!((snapshot.claims().len(), snapshot.queue().holders([1, 2])), (2, 2));
-        assert!(matches!(snapshot.verdict(&reader, token()), Some(RuleResult::Holds)));
+        assert!(matches!(snapshot.rule_result(&reader, token()), Some(RuleResult::Holds)));
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let name = format!("{}0000000001", NodeTag::of(ClaimId::random()).prefix_of(old));
         let given = node_name(GivenLimit { limit: 4, until: 0 });
         let snapshot = QueueSnapshot::of(vec![given.clone(), name.clone()]);
-        assert!(matches!(snapshot.verdict(&name, token()), Some(RuleResult::Holds)));
+        assert!(matches!(snapshot.rule_result(&name, token()), Some(RuleResult::Holds)));
         assert_eq!(
             (snapshot.queue().limit(), snapshot.claims()[0].mode.limit()),
             (Some(4), Some(4))

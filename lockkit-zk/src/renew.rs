@@ -154,17 +154,17 @@ impl ZkLocks {
         if !reads.nodes.contains(&node.path) {
             return Ok(gone);
         }
-        let verdict = match node.holds {
+        let rule_result = match node.holds {
             true => Some(RuleResult::Holds),
             false => read_of(&reads.snapshots, &cached.folder)?
-                .and_then(|line| line.verdict(&node.name, node.token)),
+                .and_then(|line| line.rule_result(&node.name, node.token)),
         };
-        let holds = matches!(verdict, Some(RuleResult::Holds));
+        let holds = matches!(rule_result, Some(RuleResult::Holds));
         // Its own lease may have ended while the answer was under way.
         let Some(cached) = self.claims.renew(claim, holds) else {
             return Ok(gone);
         };
-        Ok(match verdict {
+        Ok(match rule_result {
             Some(RuleResult::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
             Some(RuleResult::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
             _ => gone,

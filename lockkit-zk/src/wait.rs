@@ -22,7 +22,7 @@ use crate::session::WatchReservation;
 
 /// What became of the node ahead.
 enum ClaimAheadChange {
-    Left,
+    Removed,
     Changed,
 }
 
@@ -123,8 +123,8 @@ impl ZkLocks {
             own = Some(own_event);
             match what {
                 // Nothing can come between two sequence numbers, so no other client is ahead now.
-                ClaimAheadChange::Left if claim_ahead.sole => return Ok(()),
-                ClaimAheadChange::Left | ClaimAheadChange::Changed => {}
+                ClaimAheadChange::Removed if claim_ahead.sole => return Ok(()),
+                ClaimAheadChange::Removed | ClaimAheadChange::Changed => {}
             }
         }
     }
@@ -143,7 +143,7 @@ impl ZkLocks {
     ) -> Result<Option<ClaimAhead>> {
         let session = &cached.session;
         let listing = self.lists.of(session, &cached.folder, false).read(None).await?;
-        match listing.verdict(&node.name, node.token) {
+        match listing.rule_result(&node.name, node.token) {
             Some(RuleResult::Holds) => Ok(None),
             Some(RuleResult::Waits(ahead)) => Ok(Some(ahead.into())),
             Some(RuleResult::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
@@ -189,7 +189,7 @@ impl ZkLocks {
         let mut seen: Option<Arc<Listing>> = None;
         loop {
             let listing = lists.read(seen.as_deref()).await?;
-            match listing.verdict(&node.name, node.token) {
+            match listing.rule_result(&node.name, node.token) {
                 Some(RuleResult::Holds) => return Ok(None),
                 Some(RuleResult::Waits(ahead)) => {
                     if let Some(blocker) = ahead.blocker {
@@ -237,14 +237,14 @@ async fn woken(following: Option<&Following<'_, String>>) {
 async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ClaimAheadChange> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
     let watched = session.answer(session.client.get_and_watch_data(path)).await;
-    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ClaimAheadChange::Left) };
+    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ClaimAheadChange::Removed) };
     // It may have been downgraded before any client watched. (That makes no room for a writer.)
     let is_shared = |data: ClaimData| data.mode() == Mode::Shared;
     if mode == Mode::Shared && ClaimData::from_json(&data).is_some_and(is_shared) {
         return Ok(ClaimAheadChange::Changed);
     }
     match event(watcher).await {
-        EventType::NodeDeleted => Ok(ClaimAheadChange::Left),
+        EventType::NodeDeleted => Ok(ClaimAheadChange::Removed),
         EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
         _ => Ok(ClaimAheadChange::Changed),
     }

@@ -29,6 +29,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("s3", Some("s3"), cfg!(feature = "s3")),
+    ("az", Some("azure"), cfg!(feature = "azure")),
+    ("gs", Some("gcs"), cfg!(feature = "gcs")),
     ("nats", Some("nats"), cfg!(feature = "nats")),
     ("nats+tls", Some("nats"), cfg!(feature = "nats")),
     ("http", Some("http"), cfg!(feature = "http")),
@@ -75,9 +77,10 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
 }
 
 /// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
-/// those who may make tables, where the users of locks may not. No I/O.
+/// those who may make tables, where the users of locks may not. For Azure and Google Cloud Storage, the
+/// commands that make the bucket and a role with the least rights. No I/O.
 ///
-/// [`Error::Config`] for backends that need no statements.
+/// [`Error::Config`] for backends that need none of these.
 pub fn schema(url: &str) -> Result<String, Error> {
     let url = BackendUrl::parse(url)?;
     match url.scheme() {
@@ -87,6 +90,10 @@ pub fn schema(url: &str) -> Result<String, Error> {
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
+        #[cfg(feature = "azure")]
+        "az" => lockkit_store::AzureStore::schema(url.rest()),
+        #[cfg(feature = "gcs")]
+        "gs" => lockkit_store::GcsStore::schema(url.rest()),
         known if SCHEMES.iter().any(|(name, _, here)| *here && *name == known) => {
             Err(Error::Config(format!("{known}: needs no tables made by hand")))
         }
@@ -176,6 +183,10 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         #[cfg(feature = "s3")]
         "s3" => lockkit_store::StoreDriver::check_url(url.rest()),
+        #[cfg(feature = "azure")]
+        "az" => lockkit_store::StoreDriver::check_url(url.rest()),
+        #[cfg(feature = "gcs")]
+        "gs" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "nats")]
         "nats" | "nats+tls" => lockkit_store::StoreDriver::check_url(url.rest()),
         #[cfg(feature = "http")]
@@ -210,6 +221,10 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         #[cfg(feature = "s3")]
         "s3" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
+        #[cfg(feature = "azure")]
+        "az" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
+        #[cfg(feature = "gcs")]
+        "gs" => Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?)),
         #[cfg(feature = "nats")]
         "nats" | "nats+tls" => {
             Ok(Arc::new(lockkit_store::StoreDriver::connect_url(url.rest()).await?))
@@ -298,6 +313,17 @@ mod tests {
         assert!(refused.to_string().contains("retries is no option of an S3 bucket"), "{refused}");
         let refused = connect("s3://key:secret@bucket").await.unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+
+    #[cfg(all(feature = "azure", feature = "gcs"))]
+    #[tokio::test]
+    async fn buckets_of_azure_and_google_are_known_and_have_a_schema() {
+        let refused = connect("az://locks?account=mine&region=x").await.unwrap_err();
+        assert!(refused.to_string().contains("no option of an Azure container"), "{refused}");
+        let refused = connect("gs://locks?region=x").await.unwrap_err();
+        assert!(refused.to_string().contains("no option of a bucket of Google"), "{refused}");
+        assert!(schema("az://locks?account=mine").unwrap().contains("--account-name mine"));
+        assert!(schema("gs://my-locks").unwrap().contains("gs://my-locks"));
     }
 
     #[cfg(feature = "compose")]

@@ -1,5 +1,6 @@
 //! Distributed locks with fencing tokens: one API, with one meaning, over SQLite, PostgreSQL, MySQL
-//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, buckets of S3, and the memory of a process.
+//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, NATS, buckets of S3, Azure and Google,
+//! and the memory of a process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
@@ -24,6 +25,8 @@
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (may need `protoc` to build, and is not in `full`) | a fleet |
 //! | `nats://H:P,H:P/BUCKET`, `nats+tls://…` | `nats` | a fleet |
 //! | `s3://BUCKET/PREFIX` | `s3` | a fleet |
+//! | `az://CONTAINER/PREFIX` | `azure` | a fleet |
+//! | `gs://BUCKET/PREFIX` | `gcs` | a fleet |
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //! | `quorum:URL,URL,URL`, `mirror:OLD,NEW` | `compose` | its members' |
 //!
@@ -31,7 +34,7 @@
 //! rest of the query is the driver's.
 //!
 //! More features: `metrics`; `blocking` for programs without async (`lockkit::blocking`); `testing` for
-//! tests that lose a lock (`lockkit::testing`). `full` has all of these but `etcd`, `s3`,
+//! tests that lose a lock (`lockkit::testing`). `full` has all of these but `etcd`,
 //! `zookeeper-tls` and `testing`. `docs/library.md` in the repository says how the parts fit into a program.
 //!
 //! # Stability
@@ -71,7 +74,7 @@ pub use lockkit_redis as redis;
 pub use lockkit_sql as sql;
 
 /// The driver over any store with compare-and-swap, and the stores that are compiled in.
-#[cfg(any(feature = "nats", feature = "s3"))]
+#[cfg(any(feature = "azure", feature = "gcs", feature = "nats", feature = "s3"))]
 pub use lockkit_store as store;
 /// The ZooKeeper driver, for options and clients that a URL cannot name.
 #[cfg(feature = "zookeeper")]

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
-use crate::{recipes, wheels};
+use crate::{azurite, recipes, runtimes, wheels};
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -14,11 +14,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
     ensure()?;
-    for missing in wheels::ensure() {
+    for missing in wheels::ensure().into_iter().chain(runtimes::ensure()) {
         eprintln!("tests are skipped: {}", missing.why);
     }
     if let Err(why) = recipes::ensure() {
         eprintln!("tests are skipped: there are no packages for the recipes: {why}");
+    }
+    if let Err(why) = azurite::ensure() {
+        eprintln!("tests are skipped: there is no Azurite: {why}");
     }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)

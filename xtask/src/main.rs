@@ -1,6 +1,7 @@
 //! Chores of the workspace, started as `cargo xtask CHORE`. Small, and with no dependency but a parser
 //! of Rust: it must build in a moment, and also where nothing else does.
 
+mod azurite;
 mod book;
 mod check;
 mod circles;
@@ -16,6 +17,7 @@ mod python;
 mod recipes;
 mod requirements;
 mod run;
+mod runtimes;
 mod sources;
 mod test;
 mod typescript;

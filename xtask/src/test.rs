@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use crate::wheels::Missing;
-use crate::{failures, install, places, python, recipes, typescript, wheels};
+use crate::{azurite, failures, install, places, python, recipes, runtimes, typescript, wheels};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -23,12 +23,16 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
     let mut missing = wheels::ensure();
+    missing.extend(azurite::ensure().err().map(|why| Missing { tests: azurite::TESTS, why }));
     if !arguments.is_empty() {
         return of_rust(arguments);
     }
     let no_node = typescript::ensure().err();
     let has_node = no_node.is_none();
-    missing.extend(no_node.map(|why| Missing { tests: typescript::TESTS, why }));
+    match no_node {
+        None => missing.extend(runtimes::ensure()),
+        Some(why) => missing.push(Missing { tests: typescript::TESTS, why }),
+    }
     missing.extend(recipes::ensure().err().map(|why| Missing { tests: recipes::TESTS, why }));
     let in_typescript = |part: &dyn Fn() -> Result<ExitCode, String>| match has_node {
         true => part(),

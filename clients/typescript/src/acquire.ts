@@ -4,7 +4,7 @@ import type { Engine } from "./engine.js";
 import { LockLost, Refused, Unavailable } from "./errors.js";
 import { Record, backoff } from "./record.js";
 import { otherVersion } from "./renewer.js";
-import { sleep } from "./timers.js";
+import { type Signals, sleep } from "./timers.js";
 import {
   Claim,
   type ClaimStatus,
@@ -13,7 +13,9 @@ import {
   type Json,
   LONGEST_WAIT,
   type Request,
+  acquireBody,
   claimStatus,
+  lease,
   renewals,
 } from "./wire.js";
 
@@ -21,8 +23,6 @@ import {
 const RETRY = Symbol("retry");
 /** How long a waiter sleeps between two looks where it has no connection to wait on. */
 const UNPOLLED = 1_000;
-
-type Signals = readonly (AbortSignal | undefined)[];
 
 /** An answer, and when its request was sent. */
 interface Answered {
@@ -82,7 +82,7 @@ class Attempt {
   async #enter(): Promise<Answered | undefined> {
     const { clock } = this.#engine;
     const { waitTtl } = this.#claim.request;
-    const body = { claim: this.#claim.json(), no_wait: !this.#wait };
+    const body = acquireBody(this.#claim, this.#wait);
     const first = clock.now();
     for (let failures = 0; ; failures++) {
       this.#checkOpen();
@@ -196,7 +196,8 @@ class Attempt {
       this.#checkOpen();
       const sent = this.#engine.clock.now();
       try {
-        const [answer] = await this.#ask("/v1/renew", body, renewals, this.#claim.request.ttl);
+        const patience = lease(this.#claim.request);
+        const [answer] = await this.#ask("/v1/renew", body, renewals, patience);
         const status = claimStatus(answer ?? {});
         return status.state === "held" ? this.#record(status, sent) : undefined;
       } catch (error) {
@@ -244,7 +245,7 @@ export async function acquire<T>(
   request: Request,
   own: (record: Record) => T,
   wait: boolean,
-  ...callers: Signals
+  callers: Signals,
 ): Promise<T | undefined> {
   const signals = [engine.closing, ...callers];
   const first = engine.clock.now();

@@ -1,13 +1,13 @@
 /** How a lock is kept and given back: the claims of one connection object. */
 
 import { AgreeingClock, type Clock } from "./clock.js";
-import { Closed, Invalid, LockError, Unavailable } from "./errors.js";
+import { Closed, Invalid, LockError, Unavailable, Unsupported } from "./errors.js";
 import { type Loss, Record, backoff, lossError } from "./record.js";
 import { Renewer } from "./renewer.js";
 import { type ConnectOptions, IN_BROWSER, type Settings, settings } from "./settings.js";
-import { background, quietSleep, sleep } from "./timers.js";
+import { type Signals, background, quietSleep, sleep } from "./timers.js";
 import { type Ask, Transport } from "./transport.js";
-import { type Claim, type ClaimStatus, claimStatus, found } from "./wire.js";
+import { type Claim, type ClaimStatus, claimStatus, found, lease, shortened } from "./wire.js";
 
 /** How often a warning says that the service does not answer, in milliseconds. */
 const WARN_EVERY = 30_000;
@@ -30,6 +30,8 @@ export class Engine {
   /** Releases in the background that the service has not confirmed. */
   readonly #releases = new Set<Promise<void>>();
   readonly #acquires = new Set<Promise<unknown>>();
+  /** Lock objects that are being left to their least hold. */
+  readonly #held = new Set<object>();
   #nextWarning = -Infinity;
   #polls = 0;
 
@@ -64,11 +66,7 @@ export class Engine {
   }
 
   /** Before a request is repeated that failed. */
-  async pause(
-    error: LockError,
-    failures: number,
-    signals: readonly (AbortSignal | undefined)[],
-  ): Promise<void> {
+  async pause(error: LockError, failures: number, signals: Signals): Promise<void> {
     this.retrying(error);
     await sleep(backoff(failures), signals);
   }
@@ -106,14 +104,30 @@ export class Engine {
 
   /** Gives the lock back; throws `LockLost` if it was not held until now. */
   async release(record: Record): Promise<void> {
+    if (record.leaving) {
+      return;
+    }
+    if (record.leftUntil > 0 && record.remaining() > 0) {
+      // Its caller need not keep the lock object until then.
+      const owner = record.owner ?? record;
+      this.#held.add(owner);
+      try {
+        if (await this.#left(record)) {
+          return;
+        }
+      } finally {
+        this.#held.delete(owner);
+      }
+    }
     const loss = record.loss();
     const { claim } = record;
     const until = this.clock.now() + record.remaining();
+    const closedUntil = record.closedUntil();
     if (record.close()) {
       this.#forget(record);
       if (loss !== undefined) {
         // The lease may live longer at the backend: answers to renewals may have been lost.
-        this.giveBack(claim, record.uncertain);
+        this.giveBack(claim, record.uncertain, closedUntil);
       }
     } else if (loss === undefined) {
       return;
@@ -144,6 +158,47 @@ export class Engine {
     if (what !== "claim" && attempts === 0) {
       throw lossError(await this.#lossOf(claim, this.clock.now() < until));
     }
+  }
+
+  /**
+   * Leaves a lock to a lease that ends with its least hold; `false` once that is over, where the
+   * backend cannot, so that it was held and renewed until then.
+   */
+  async #left(record: Record): Promise<boolean> {
+    const { claim, leftUntil } = record;
+    if (!record.uncertain) {
+      record.leaving = true;
+      try {
+        const status = await this.#shorten(claim, leftUntil);
+        if (record.close()) {
+          this.#forget(record);
+        }
+        if (status.state === "ended") {
+          throw lossError({ reason: status.reason, broken: status.broken });
+        }
+        return true;
+      } catch (error) {
+        if (!(error instanceof Unsupported)) {
+          if (record.close()) {
+            this.#forget(record);
+            this.giveBack(claim, false, 0, leftUntil);
+          }
+          throw error;
+        }
+        record.leaving = false;
+        this.#renewer.schedule(record);
+      }
+    }
+    while (record.leftUntil > 0 && record.remaining() > 0) {
+      await sleep(Math.min(1_000, Math.max(1, leftUntil - this.clock.now())));
+    }
+    return false;
+  }
+
+  /** Has the lease of a claim end at this time. */
+  #shorten(claim: Claim, end: number): Promise<ClaimStatus> {
+    const body = shortened(claim, Math.max(100, end - this.clock.now()));
+    return this.ask({ path: "/v1/shorten", body, read: claimStatus });
   }
 
   /** Why a claim was not there any more when it was released: the service knows of a break. */
@@ -227,9 +282,15 @@ export class Engine {
 
   /** Gives a lock back that nothing refers to. */
   abandoned(record: Record): void {
-    if (record.lose({ reason: "dropped" })) {
+    this.#drop(record, "dropped");
+  }
+
+  #drop(record: Record, reason: "dropped" | "closed"): void {
+    const { leftUntil } = record;
+    const closedUntil = record.closedUntil();
+    if (record.lose(record.loss() ?? { reason })) {
       this.#forget(record);
-      this.giveBack(record.claim, record.uncertain);
+      this.giveBack(record.claim, record.uncertain, closedUntil, leftUntil);
     }
   }
 
@@ -246,9 +307,9 @@ export class Engine {
   }
 
   /** Releases a claim in the background. */
-  giveBack(claim: Claim, uncertain: boolean, notBefore = 0): void {
+  giveBack(claim: Claim, uncertain: boolean, notBefore = 0, leastEnd = 0): void {
     const confirmed = new Promise<void>((resolve) => {
-      void this.#givingBack(claim, uncertain, notBefore, resolve);
+      void this.#givingBack(claim, uncertain, notBefore, leastEnd, resolve);
     });
     this.#releases.add(confirmed);
     void confirmed.then(() => this.#releases.delete(confirmed));
@@ -256,19 +317,34 @@ export class Engine {
 
   /**
    * Releases a claim until the service says that it did, or until its lease is over anyway; when an
-   * acquire may still be under way, again and again until then.
+   * acquire may still be under way, again and again until then. One that is to stay held is left to a
+   * lease that ends then, where the backend can do so.
    */
   async #givingBack(
     claim: Claim,
     uncertain: boolean,
     notBefore: number,
+    leastEnd: number,
     confirmed: () => void,
   ): Promise<void> {
-    for (let left; (left = notBefore - this.clock.now()) > 0; ) {
+    for (let attempts = 1; !uncertain && leastEnd > this.clock.now(); attempts++) {
+      try {
+        await this.#shorten(claim, leastEnd);
+        confirmed();
+        return;
+      } catch (error) {
+        if (error instanceof Unsupported) {
+          break;
+        }
+        this.retrying(error instanceof LockError ? error : new Unavailable(String(error)));
+      }
+      await quietSleep(backoff(attempts));
+    }
+    const begin = Math.max(notBefore, leastEnd);
+    for (let left; (left = begin - this.clock.now()) > 0; ) {
       await quietSleep(Math.min(1_000, left));
     }
-    const { ttl, waitTtl } = claim.request;
-    const giveUp = this.clock.now() + Math.max(ttl, waitTtl);
+    const giveUp = this.clock.now() + Math.max(lease(claim.request), claim.request.waitTtl);
     for (let attempts = 1; ; attempts++) {
       try {
         await this.#released(claim);
@@ -299,9 +375,7 @@ export class Engine {
     }
     this.#close.abort(new Closed());
     for (const record of this.#renewer.stop()) {
-      if (record.lose({ reason: "closed" })) {
-        this.giveBack(record.claim, record.uncertain);
-      }
+      this.#drop(record, "closed");
     }
     let timer;
     const elapsed = new Promise<void>((resolve) => (timer = background(limit, resolve)));

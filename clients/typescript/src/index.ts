@@ -17,19 +17,15 @@
 
 export type { Clock } from "./clock.js";
 export * from "./errors.js";
-export type { BreakOptions } from "./inspect.js";
+export type { Held } from "./held.js";
 export type { Latch } from "./latch.js";
 export type { Lock, Work } from "./lock.js";
-export { type Locks, connect } from "./locks.js";
-export type {
-  AcquireOptions,
-  Election,
-  LockOptions,
-  Mutex,
-  RwLock,
-  Semaphore,
-} from "./primitives.js";
+export { type BreakOptions, type Locks, type OnceOptions, connect } from "./locks.js";
+export type { HeldLocks, MultiLock, MultiOptions } from "./multi.js";
+export type { Decision, Once, OnceWork } from "./once.js";
+export type { Election, Mutex, RwLock, Semaphore, SemaphoreOptions } from "./primitives.js";
 export type { Expected, PutOptions, Register, WriteOptions } from "./register.js";
 export type { ConnectOptions } from "./settings.js";
-export type { ClaimState, Entry, LockState, Space } from "./state.js";
-export type { Mode } from "./wire.js";
+export type { Slot, Slots } from "./slots.js";
+export type { AcquireOptions, LockOptions } from "./source.js";
+export type { ClaimState, Entry, LockState, Mode, Space } from "./state.js";

@@ -3,11 +3,12 @@
  * failure that may pass.
  */
 
+import { limitOf, lockState, page, seen, wasFound } from "./answers.js";
 import type { Engine } from "./engine.js";
-import { Unavailable } from "./errors.js";
+import { Invalid, Unavailable } from "./errors.js";
 import { backoff } from "./record.js";
-import { type LockState, type Space, lockState, page, seen, wasFound } from "./state.js";
-import { sleep } from "./timers.js";
+import type { LockState, Space } from "./state.js";
+import { type Signals, sleep } from "./timers.js";
 import { type Json, LONGEST_WAIT, holderJson } from "./wire.js";
 
 /** How long a look is repeated that fails, in milliseconds: a restart of a server is over by then. */
@@ -15,16 +16,17 @@ const PATIENCE = 5_000;
 /** How long to sleep between two looks where there is no connection to wait on. */
 const UNPOLLED = 1_000;
 
-/** Asks until there is an answer or an error that stays, for some seconds. */
+/** Asks until there is an answer or an error that stays, for so long. */
 export async function repeat<T>(
   engine: Engine,
   path: string,
   body: Json,
   read: (answer: Json) => T,
-  signal?: AbortSignal,
+  callers: Signals = [],
+  patience = PATIENCE,
 ): Promise<T> {
-  const until = performance.now() + PATIENCE;
-  const signals = [signal, engine.closing];
+  const until = performance.now() + patience;
+  const signals = [...callers, engine.closing];
   for (let failures = 1; ; failures++) {
     engine.checkOpen();
     try {
@@ -85,7 +87,7 @@ export function inspect(
   space: Space,
   signal?: AbortSignal,
 ): Promise<LockState> {
-  return repeat(engine, "/v1/inspect", key(engine, name, space), lockState, signal);
+  return repeat(engine, "/v1/inspect", key(engine, name, space), lockState, [signal]);
 }
 
 /** The lock once its queue is not the one of `before`. */
@@ -105,34 +107,50 @@ export async function changed(
 }
 
 /** All locks and semaphores in use whose names begin with `names`. */
-export async function list(engine: Engine, names: string): Promise<LockState[]> {
+export async function list(
+  engine: Engine,
+  names: string,
+  signals: Signals = [],
+): Promise<LockState[]> {
   const locks: LockState[] = [];
   let after: string | undefined;
   do {
     const body = { namespace: engine.settings.namespace, names, after };
-    const [more, next] = await repeat(engine, "/v1/list", body, page);
+    const [more, next] = await repeat(engine, "/v1/list", body, page, signals);
     locks.push(...more);
     after = next;
   } while (after !== undefined);
   return locks;
 }
 
-/** How a claim is broken. */
-export interface BreakOptions {
-  readonly space?: Space;
-  /** The lock moves on at once: from there on only tokens protect. */
-  readonly force?: boolean;
-  /** Why, for people. */
-  readonly reason?: string;
-}
-
 export function breakLock(
   engine: Engine,
   name: string,
   token: bigint,
-  { space = "lock", force = false, reason }: BreakOptions,
+  space: Space,
+  force: boolean,
+  reason: string | undefined,
 ): Promise<boolean> {
   const by = holderJson(engine.settings.holder);
   const body = { key: key(engine, name, space), token: String(token), force, by, reason };
   return engine.ask({ path: "/v1/break", body, read: wasFound });
+}
+
+/**
+ * Gives a semaphore a limit, or with `ifUnset` only if it has none; the limit that is in force then.
+ * Asked for again after a lost answer, for so long.
+ */
+export async function resize(
+  engine: Engine,
+  name: string,
+  limit: number,
+  ifUnset: boolean,
+  patience: number,
+  signals: Signals = [],
+): Promise<number> {
+  if (!Number.isInteger(limit) || limit < 0 || limit > 0xffff_ffff) {
+    throw new Invalid(`${limit} is no limit of a semaphore: use a whole number, 0 or more`);
+  }
+  const body = { key: key(engine, name, "semaphore"), limit, if_unset: ifUnset };
+  return repeat(engine, "/v1/resize", body, limitOf, signals, patience);
 }

@@ -15,6 +15,7 @@ import { backoff } from "./record.js";
 import type { Register } from "./register.js";
 import type { Entry } from "./state.js";
 import { sleep } from "./timers.js";
+import { compared } from "./wire.js";
 
 const ENCODING = 1;
 const HEAD = 7;
@@ -226,16 +227,6 @@ export function decoded(bytes: Uint8Array): Content | undefined {
   }
   const fits = count > 0 && participants.length <= count;
   return fits ? { generation, count, participants } : undefined;
-}
-
-/** The order of bytes, which is not that of JavaScript's texts. */
-function compared(a: Uint8Array, b: Uint8Array): number {
-  for (let at = 0; at < Math.min(a.length, b.length); at++) {
-    if (a[at] !== b[at]) {
-      return a[at]! - b[at]!;
-    }
-  }
-  return a.length - b.length;
 }
 
 function checkedCount(count: number): number {

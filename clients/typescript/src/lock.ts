@@ -1,25 +1,12 @@
 /** A lock that is held. */
 
 import type { Engine } from "./engine.js";
-import { LockError, LockLost } from "./errors.js";
-import { type Listener, type Loss, type Record, lossError } from "./record.js";
-import type { Mode } from "./wire.js";
-
-// Missing from Node before 20.4 and from browsers of 2024, where `await using` is compiled away.
-const asyncDispose: typeof Symbol.asyncDispose =
-  Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
-const inspect = Symbol.for("nodejs.util.inspect.custom");
+import { Held, type Part, partsOf } from "./held.js";
+import type { Record } from "./record.js";
+import type { Mode } from "./state.js";
 
 /** A job under a lock. */
 export type Work<T> = (lock: Lock) => T | PromiseLike<T>;
-
-/** Record and engine of a lock: for the other modules of this package. */
-interface Inside {
-  readonly engine: Engine;
-  readonly record: Record;
-}
-
-let inside: (lock: Lock) => Inside;
 
 /**
  * A lock that is held, and renewed in the background.
@@ -27,27 +14,25 @@ let inside: (lock: Lock) => Inside;
  * A lock object that nothing refers to any more is not renewed, and is released in the background: at
  * the latest when its lease would be renewed next. Reading is without I/O.
  */
-export class Lock implements AsyncDisposable {
-  readonly #inside: Inside;
-  #signal: LossSignal | undefined;
-
-  static {
-    inside = (lock) => lock.#inside;
-  }
+export class Lock extends Held {
+  readonly #engine: Engine;
+  readonly #record: Record;
 
   /** @internal */
   constructor(engine: Engine, record: Record) {
-    this.#inside = { engine, record };
+    super([{ engine, record }]);
+    this.#engine = engine;
+    this.#record = record;
     engine.keep(record, this);
   }
 
   /** The name of the lock. */
   get name(): string {
-    return this.#inside.record.claim.request.name;
+    return this.#record.claim.request.name;
   }
 
   get mode(): Mode {
-    return this.#inside.record.claim.request.mode;
+    return this.#record.claim.request.mode;
   }
 
   /**
@@ -57,38 +42,7 @@ export class Lock implements AsyncDisposable {
    * `LockReleased` after its release.
    */
   get token(): bigint {
-    return this.#inside.record.token();
-  }
-
-  /**
-   * Whether the lock is held now, by this client's own clock. `false` before any other client can get
-   * the lock.
-   */
-  get isValid(): boolean {
-    return this.remaining > 0;
-  }
-
-  /** How long the lock is valid without another renewal, in milliseconds; 0 when it is not. */
-  get remaining(): number {
-    return this.#inside.record.remaining();
-  }
-
-  /**
-   * Fires when the lock is lost, with a `LockLost` as its reason; never after a release. Give it to
-   * what works under the lock.
-   *
-   * It is fired by a timer. Where timers stand still, in a machine that sleeps or under code that
-   * does not yield, it fires late: check `token` where it counts.
-   */
-  get signal(): AbortSignal {
-    const { engine, record } = this.#inside;
-    // The timer may not have looked yet.
-    engine.expired(record);
-    if (this.#signal === undefined) {
-      this.#signal = new LossSignal();
-      record.tell(this.#signal);
-    }
-    return this.#signal.signal;
+    return this.#record.token();
   }
 
   /**
@@ -96,11 +50,11 @@ export class Lock implements AsyncDisposable {
    *
    * Rejects with `LockLost` when the lock was not held until now: what was done under it may have met
    * another client's work. After `Unavailable` the background goes on releasing until the lease is
-   * over.
+   * over. A lock with a least hold is left to a lease of the rest; where the backend cannot do so, it
+   * is held until then.
    */
   release(): Promise<void> {
-    const { engine, record } = this.#inside;
-    return engine.release(record);
+    return this.#engine.release(this.#record);
   }
 
   /**
@@ -108,8 +62,7 @@ export class Lock implements AsyncDisposable {
    * `Unavailable`.
    */
   verify(): Promise<void> {
-    const { engine, record } = this.#inside;
-    return engine.verify(record);
+    return this.#engine.verify(this.#record);
   }
 
   /**
@@ -117,93 +70,24 @@ export class Lock implements AsyncDisposable {
    * Rejects with `Invalid` for other locks, with `LockLost` when it is not held.
    */
   downgrade(): Promise<void> {
-    const { engine, record } = this.#inside;
-    return engine.downgrade(record);
+    return this.#engine.downgrade(this.#record);
   }
 
-  /**
-   * Runs `work(lock)` under this lock, and releases it when the work has ended. When the lock is
-   * lost, `lock.signal` fires, and this rejects with `LockLost` once the work has ended.
-   */
-  async run<T>(work: Work<T>): Promise<T> {
-    let result: T;
-    try {
-      result = await work(this);
-    } catch (error) {
-      const loss = this.#inside.record.loss();
-      // The work has failed by itself: what becomes of the release is of less interest.
-      await this.release().catch(onlyLockErrors);
-      throw loss !== undefined && isAbort(error) ? lossError(loss, { cause: error }) : error;
-    }
-    await this[asyncDispose]();
-    return result;
-  }
-
-  /**
-   * The end of `await using`: releases the lock, and rejects with `LockLost` if it was not held until
-   * then. When the service does not answer, the block ends normally and the release goes on in the
-   * background.
-   */
-  async [asyncDispose](): Promise<void> {
-    try {
-      await this.release();
-    } catch (error) {
-      if (error instanceof LockLost) {
-        throw error;
-      }
-      onlyLockErrors(error);
-    }
-  }
-
-  toString(): string {
+  override toString(): string {
     return `Lock ${JSON.stringify(this.name)} ${this.mode}, ${this.isValid ? "" : "not "}valid`;
-  }
-
-  /** @internal */
-  [inspect](): string {
-    return `<${this}>`;
   }
 }
 
 /** @internal */
 export function recordOf(lock: Lock): Record {
-  return inside(lock).record;
+  return partOf(lock).record;
 }
 
 /** @internal */
 export function engineOf(lock: Lock): Engine {
-  return inside(lock).engine;
+  return partOf(lock).engine;
 }
 
-/**
- * The signal of a loss, which lives as long as its lock object or the signal itself: work that has
- * only the signal is stopped, too. It does not keep the lock.
- */
-class LossSignal implements Listener {
-  static readonly #alive = new WeakMap<AbortSignal, LossSignal>();
-  readonly #controller = new AbortController();
-
-  constructor() {
-    LossSignal.#alive.set(this.signal, this);
-  }
-
-  get signal(): AbortSignal {
-    return this.#controller.signal;
-  }
-
-  ended(loss: Loss | undefined): void {
-    if (loss !== undefined) {
-      this.#controller.abort(lossError(loss));
-    }
-  }
-}
-
-function onlyLockErrors(error: unknown): void {
-  if (!(error instanceof LockError)) {
-    throw error;
-  }
-}
-
-function isAbort(error: unknown): boolean {
-  return error instanceof Error && error.name === "AbortError";
+function partOf(lock: Lock): Part {
+  return partsOf(lock)[0]!;
 }

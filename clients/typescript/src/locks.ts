@@ -2,15 +2,39 @@
 
 import { Engine } from "./engine.js";
 import { Invalid } from "./errors.js";
-import { type BreakOptions, breakLock, inspect, list } from "./inspect.js";
+import { breakLock, inspect, list, resize } from "./inspect.js";
 import { Latch } from "./latch.js";
-import { Election, type LockOptions, Mutex, RwLock, Semaphore, exclusive } from "./primitives.js";
+import { MultiLock, type MultiOptions } from "./multi.js";
+import { Once } from "./once.js";
+import { Election, Mutex, RwLock, Semaphore, type SemaphoreOptions } from "./primitives.js";
 import { RESERVED, Register } from "./register.js";
-import { type ConnectOptions, duration } from "./settings.js";
+import { type ConnectOptions, checkedTtl, duration } from "./settings.js";
+import { Slots } from "./slots.js";
+import { type LockOptions, exclusive } from "./source.js";
 import type { LockState, Space } from "./state.js";
 
 const asyncDispose: typeof Symbol.asyncDispose =
   Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
+
+/** How long a resize is repeated while there is no answer, in milliseconds. */
+const PATIENCE = 30_000;
+/** How long a decision is kept unless said otherwise: 7 days. */
+const KEEP = 7 * 86_400_000;
+
+/** How a claim is broken. */
+export interface BreakOptions {
+  readonly space?: Space;
+  /** The lock moves on at once: from there on only tokens protect. */
+  readonly force?: boolean;
+  /** Why, for people. */
+  readonly reason?: string;
+}
+
+/** How a job that is done once is to be done, and for how many milliseconds its decision is kept. */
+export interface OnceOptions extends LockOptions {
+  /** 7 days unless set. */
+  readonly keep?: number | undefined;
+}
 
 /**
  * The locks of a lock service. No I/O; the first request connects.
@@ -48,8 +72,34 @@ export class Locks implements AsyncDisposable {
   }
 
   /** A semaphore of `limit` permits; the limit is the same for all who use it. No I/O. */
-  semaphore(name: string, limit: number, options: LockOptions = {}): Semaphore {
-    return new Semaphore(this.#engine, exclusive(this.#engine, name, options), limit);
+  semaphore(name: string, limit: number, options: SemaphoreOptions = {}): Semaphore {
+    const request = exclusive(this.#engine, name, options);
+    return new Semaphore(this.#engine, request, limit, options.resizable);
+  }
+
+  /**
+   * So many numbers, 0 and up, each held by one client at a time: worker ids, devices, ports. How many
+   * there are is the same for all who use the name, which has 480 bytes at most. No I/O.
+   */
+  slots(name: string, slots: number, options: SemaphoreOptions = {}): Slots {
+    const request = exclusive(this.#engine, name, options);
+    return new Slots(this.#engine, request, slots, options.resizable);
+  }
+
+  /** The mutexes of these names, held together: all or none. No I/O. */
+  multi(names: Iterable<string>, options: MultiOptions = {}): MultiLock {
+    return new MultiLock(this.#engine, names, options);
+  }
+
+  /**
+   * A job that many start and one does. The key says which run it is, so it has the date in it:
+   * `2026-11-21/report`. No I/O.
+   */
+  once(key: string, options: OnceOptions = {}): Once {
+    const { keep = KEEP } = options;
+    const register = new Register(this.#engine, `${RESERVED}once/${key}`);
+    const request = exclusive(this.#engine, key, options);
+    return new Once(this.#engine, request, register, checkedTtl("keep", keep));
   }
 
   /**
@@ -93,7 +143,21 @@ export class Locks implements AsyncDisposable {
    * at once: from there on only tokens protect.
    */
   breakLock(name: string, token: bigint, options: BreakOptions = {}): Promise<boolean> {
-    return breakLock(this.#engine, name, token, options);
+    const { space = "lock", force = false, reason } = options;
+    return breakLock(this.#engine, name, token, space, force, reason);
+  }
+
+  /**
+   * Changes the limit of a resizable semaphore, or the number of resizable slots, for all its users and
+   * for good; 0 drains it. It is in force once this settles. Lowered, it evicts no holder, and grants
+   * nothing until there is room.
+   *
+   * A lost answer is asked for again, for half a minute at most: where another program resized
+   * meanwhile, this may be applied again after theirs. Rejects with `Unsupported` where the backend
+   * cannot.
+   */
+  async resize(name: string, limit: number): Promise<void> {
+    await resize(this.#engine, name, limit, false, PATIENCE);
   }
 
   /**

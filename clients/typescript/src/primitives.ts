@@ -1,109 +1,13 @@
-/** Mutex, read-write lock, semaphore and election: what is asked for, checked before any I/O. */
+/** Mutex, read-write lock, semaphore and election. */
 
-import { acquire } from "./acquire.js";
 import type { Engine } from "./engine.js";
-import { Invalid } from "./errors.js";
-import { changed, inspect } from "./inspect.js";
-import { Lock, type Work } from "./lock.js";
-import type { Record } from "./record.js";
-import { checkedTtl, duration } from "./settings.js";
+import { Invalid, LimitMismatch, Unavailable } from "./errors.js";
+import { changed, inspect, resize } from "./inspect.js";
+import type { Lock, Work } from "./lock.js";
+import { type AcquireOptions, type LockOptions, Source, waited, within } from "./source.js";
 import type { ClaimState, LockState } from "./state.js";
-import { background } from "./timers.js";
+import type { Signals } from "./timers.js";
 import type { Request } from "./wire.js";
-
-/** How a lock is to be had. Durations are in milliseconds. */
-export interface LockOptions {
-  /** How long the lock stays held when this process dies. */
-  readonly ttl?: number | undefined;
-  /** How long a waiter that died blocks those behind it. */
-  readonly waitTtl?: number | undefined;
-  /** A text for people that look at the lock: at most 1,000 bytes in one line. */
-  readonly note?: string | undefined;
-  /** `false`: the lock ends with its first lease. */
-  readonly autoRenew?: boolean | undefined;
-  /** The lock is lost after this time, so that a holder that hangs does not keep it. */
-  readonly maxHold?: number | undefined;
-}
-
-/** How one lock is waited for. */
-export interface AcquireOptions {
-  /** What ends the waiting: the call then rejects with the signal's reason, and no lock is left. */
-  readonly signal?: AbortSignal | undefined;
-}
-
-/** @internal */
-export function exclusive(engine: Engine, name: string, options: LockOptions): Request {
-  const { settings } = engine;
-  const { note, autoRenew = true, maxHold } = options;
-  const bytes = new TextEncoder().encode(name).length;
-  if (bytes < 1 || bytes > 512) {
-    throw new Invalid("a name has 1 to 512 bytes");
-  }
-  // A lone half of a surrogate pair would become the same character as any other.
-  if (!/^\P{Surrogate}*$/u.test(name)) {
-    throw new Invalid("a name is text that can be written as UTF-8");
-  }
-  if (maxHold !== undefined && duration("maxHold", maxHold) === 0) {
-    throw new Invalid("a maxHold of zero holds nothing: use a longer one, or none");
-  }
-  const ttl = options.ttl === undefined ? settings.ttl : checkedTtl("ttl", options.ttl);
-  const waitTtl =
-    options.waitTtl === undefined ? settings.waitTtl : checkedTtl("waitTtl", options.waitTtl);
-  return { name, mode: "exclusive", ttl, waitTtl, note, autoRenew, maxHold };
-}
-
-type Signals = (AbortSignal | undefined)[];
-
-/** The three ways to wait for a lock. */
-class Source {
-  readonly engine: Engine;
-  readonly request: Request;
-
-  constructor(engine: Engine, request: Request) {
-    this.engine = engine;
-    this.request = request;
-  }
-
-  /** Waits for it. */
-  async wait({ signal }: AcquireOptions): Promise<Lock> {
-    const lock = await this.#acquire(true, [signal]);
-    if (lock === undefined) {
-      throw new Error("a lock without a limit is waited for");
-    }
-    return lock;
-  }
-
-  /** The lock, or `undefined` at once. */
-  attempt({ signal }: AcquireOptions): Promise<Lock | undefined> {
-    return this.#acquire(false, [signal]);
-  }
-
-  /** Waits, but not longer than this. */
-  async within(timeout: number, { signal }: AcquireOptions): Promise<Lock | undefined> {
-    if (duration("timeout", timeout) === 0) {
-      return this.attempt({ signal });
-    }
-    const elapsed = new AbortController();
-    const reason = new Error("elapsed");
-    const timer = background(timeout, () => elapsed.abort(reason));
-    try {
-      return await this.#acquire(true, [signal, elapsed.signal]);
-    } catch (error) {
-      if (error === reason) {
-        return undefined;
-      }
-      throw error;
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  #acquire(wait: boolean, signals: Signals): Promise<Lock | undefined> {
-    const { engine, request } = this;
-    const own = (record: Record) => new Lock(engine, record);
-    return engine.acquiring(acquire(engine, request, own, wait, ...signals));
-  }
-}
 
 /** A lock that one client holds at a time. */
 export class Mutex {
@@ -173,6 +77,20 @@ export class RwLock {
   }
 }
 
+/** How a semaphore is to be had. */
+export interface SemaphoreOptions extends LockOptions {
+  /**
+   * The limit belongs to the name, for good: the first use sets it, and from there on only
+   * `locks.resize` changes it, for all who use it so. More permits than the limit may be asked for, and
+   * wait. Not on every backend.
+   */
+  readonly resizable?: boolean | undefined;
+}
+
+/** How often in a row a limit may turn out to be old before that is taken for a fault. */
+const MOST_CHANGES = 100;
+const LARGEST_LIMIT = 0xffff_ffff;
+
 /**
  * So many permits, which clients hold side by side. Tokens of permits do not fence: an older holder
  * is legitimate.
@@ -181,12 +99,15 @@ export class Semaphore {
   readonly #engine: Engine;
   readonly #request: Request;
   readonly #limit: number;
+  /** The limit that is in force, as far as it is known. */
+  #known: number | undefined;
 
   /** @internal */
-  constructor(engine: Engine, request: Request, limit: number) {
+  constructor(engine: Engine, request: Request, limit: number, resizable = false) {
     this.#engine = engine;
-    this.#request = request;
+    this.#request = { ...request, resizable: resizable || undefined };
     this.#limit = limit;
+    this.#known = resizable ? undefined : limit;
   }
 
   /** Waits for a permit. */
@@ -195,24 +116,24 @@ export class Semaphore {
   }
 
   /** Waits for so many permits, which are had together. */
-  async acquireMany(permits: number, options: AcquireOptions = {}): Promise<Lock> {
-    return this.#permits(permits).wait(options);
+  acquireMany(permits: number, { signal }: AcquireOptions = {}): Promise<Lock> {
+    return waited(this.take(permits, true, [signal]));
   }
 
   /**
    * So many permits if there are so many and no other claim waits; otherwise `undefined`, at once.
    */
-  async tryAcquire(permits = 1, options: AcquireOptions = {}): Promise<Lock | undefined> {
-    return this.#permits(permits).attempt(options);
+  tryAcquire(permits = 1, { signal }: AcquireOptions = {}): Promise<Lock | undefined> {
+    return this.take(permits, false, [signal]);
   }
 
   /** Waits for so many permits, but not longer than this. */
-  async tryAcquireFor(
+  tryAcquireFor(
     timeout: number,
     permits = 1,
-    options: AcquireOptions = {},
+    { signal }: AcquireOptions = {},
   ): Promise<Lock | undefined> {
-    return this.#permits(permits).within(timeout, options);
+    return within(timeout, signal, (wait, signals) => this.take(permits, wait, signals));
   }
 
   /** Waits for a permit, and runs `work(lock)` under it; see `Lock.run`. */
@@ -220,21 +141,57 @@ export class Semaphore {
     return (await this.acquire(options)).run(work);
   }
 
-  /** How many permits are not out. */
+  /** How many permits are not out; 0 while more are out than the limit. */
   async availablePermits(): Promise<number> {
+    const given = await this.limit();
     const state = await inspect(this.#engine, this.#request.name, "semaphore");
     const out = state.holders.reduce((sum, it) => sum + (it.permits ?? 0), 0);
-    const limit = state.queue.find((it) => it.limit !== undefined)?.limit ?? this.#limit;
+    const limit = state.queue.find((it) => it.limit !== undefined)?.limit ?? given;
     return Math.max(0, limit - out);
   }
 
-  #permits(permits: number): Source {
-    const limit = this.#limit;
+  /** The limit. Of a resizable semaphore the one that is in force, which the service is asked for. */
+  async limit(): Promise<number> {
+    return this.#resizable ? this.#ask(true, []) : this.#limit;
+  }
+
+  get #resizable(): boolean {
+    return this.#request.resizable === true;
+  }
+
+  /** @internal Permits under the limit that is known; again under another one when that is old. */
+  async take(permits: number, wait: boolean, signals: Signals): Promise<Lock | undefined> {
+    this.#check(permits);
+    for (let changes = 0; changes < MOST_CHANGES; changes++) {
+      const limit = this.#known ?? (await this.#ask(wait, signals));
+      const request: Request = { ...this.#request, mode: "permits", permits, limit };
+      try {
+        return await new Source(this.#engine, request).take(wait, signals);
+      } catch (error) {
+        if (!this.#resizable || !(error instanceof LimitMismatch)) {
+          throw error;
+        }
+        this.#known = error.inUse;
+      }
+    }
+    throw new Unavailable("the limit changed each time that it was asked for");
+  }
+
+  /** Asks the service for the limit, which is that of this object where there is none. */
+  async #ask(wait: boolean, signals: Signals): Promise<number> {
+    const patience = wait ? Infinity : 0;
+    const { name } = this.#request;
+    this.#known = await resize(this.#engine, name, this.#limit, true, patience, signals);
+    return this.#known;
+  }
+
+  #check(permits: number): void {
+    const [limit, resizable] = [this.#limit, this.#resizable];
     const whole = Number.isInteger(permits) && Number.isInteger(limit);
-    if (!whole || permits < 1 || permits > limit || limit > 0xffff_ffff) {
+    const fits = resizable ? limit >= 0 && permits <= LARGEST_LIMIT : permits <= limit;
+    if (!whole || permits < 1 || !fits || limit > LARGEST_LIMIT) {
       throw new Invalid(`${permits} permits of a semaphore of ${limit} can never be had`);
     }
-    return new Source(this.#engine, { ...this.#request, mode: "permits", permits, limit });
   }
 }
 

@@ -59,14 +59,18 @@ export class Record {
   due = Infinity;
   /** Whether a renewal is under way. */
   asking = false;
+  /** Its lease is being made to end earlier: it must not be trusted any more. */
+  leaving = false;
   #claim: Claim;
   #validity: Validity | undefined;
   #over: Over | undefined;
   #stop = Infinity;
-  // Both weak: the renewer keeps this, and they lead to the lock object. What has no such object any
+  /** Until when it is to stay held, whenever it is released. */
+  #leastEnd = 0;
+  // All weak: the renewer keeps this, and they lead to the lock object. What has no such object any
   // more is not renewed.
   #owner: WeakRef<object> | undefined;
-  #listener: WeakRef<Listener> | undefined;
+  readonly #listeners: WeakRef<Listener>[] = [];
   readonly #clock: Clock;
 
   constructor(
@@ -90,15 +94,15 @@ export class Record {
 
   /** Tells this of the end, as long as anything else refers to it. */
   tell(listener: Listener): void {
-    this.#listener = new WeakRef(listener);
+    this.#listeners.push(new WeakRef(listener));
     if (this.#over !== undefined) {
       listener.ended(this.#over.loss);
     }
   }
 
-  /** Whether a lock object refers to it. */
-  get isOwned(): boolean {
-    return this.#owner?.deref() !== undefined;
+  /** The lock object that refers to it, if any does. */
+  get owner(): object | undefined {
+    return this.#owner?.deref();
   }
 
   get isOver(): boolean {
@@ -111,7 +115,7 @@ export class Record {
     if (loss !== undefined) {
       throw lossError(loss);
     }
-    if (this.#over !== undefined || this.#validity === undefined) {
+    if (this.#over !== undefined || this.#validity === undefined || this.leaving) {
       throw new LockReleased();
     }
     return this.#validity.token;
@@ -119,7 +123,8 @@ export class Record {
 
   /** How long it is valid without another renewal; 0 when it is not. */
   remaining(): number {
-    if (this.#validity === undefined || this.#over !== undefined || this.loss() !== undefined) {
+    const isHeld = this.#over === undefined && !this.leaving && this.loss() === undefined;
+    if (this.#validity === undefined || !isHeld) {
       return 0;
     }
     return Math.max(0, this.#validity.deadline - this.#clock.now());
@@ -131,7 +136,7 @@ export class Record {
       return this.#over.loss;
     }
     const validity = this.#validity;
-    if (validity === undefined || this.#clock.now() < validity.deadline) {
+    if (validity === undefined || this.leaving || this.#clock.now() < validity.deadline) {
       return undefined;
     }
     if (validity.deadline >= this.#stop) {
@@ -143,9 +148,12 @@ export class Record {
   /** Takes the answer to a request that was sent at `sent`; says whether it holds now. */
   grant(held: Held, sent: number): boolean {
     const now = this.#clock.now();
-    const { autoRenew, maxHold } = this.#claim.request;
-    const unused = Math.max(margin(held.ttl), held.margin);
-    let deadline = sent + held.remaining - unused;
+    const { autoRenew, maxHold, atLeast } = this.#claim.request;
+    // The guard ends as if there were no lock delay.
+    const ttl = held.ttl - this.#lockDelay;
+    const remaining = held.remaining - this.#lockDelay;
+    const unused = Math.max(margin(Math.max(0, ttl)), held.margin);
+    let deadline = sent + remaining - unused;
     if (this.#over !== undefined) {
       return false;
     }
@@ -162,12 +170,15 @@ export class Record {
     if (!(deadline > now)) {
       return false;
     }
-    const { token, ttl } = held;
+    if (this.#validity === undefined && atLeast !== undefined) {
+      this.#leastEnd = now + atLeast;
+    }
+    const { token } = held;
     this.#validity = { token, ttl, deadline, margin: unused, failures: 0, trouble: undefined };
     // The lease counts from where it has its whole ttl left.
-    const began = sent - (held.ttl - held.remaining);
+    const began = sent - (ttl - remaining);
     const renewed = autoRenew && deadline < this.#stop;
-    this.due = renewed ? Math.max(began + held.ttl / 3, now) : Infinity;
+    this.due = renewed ? Math.max(began + ttl / 3, now) : Infinity;
     return true;
   }
 
@@ -214,6 +225,16 @@ export class Record {
     }
   }
 
+  /** Until when it is to stay held although it is released now; 0 when that is over. */
+  get leftUntil(): number {
+    return this.#leastEnd > this.#clock.now() ? this.#leastEnd : 0;
+  }
+
+  /** Changes how long it is to stay held, from now on. */
+  setAtLeast(atLeast: number | undefined): void {
+    this.#leastEnd = atLeast === undefined ? 0 : this.#clock.now() + atLeast;
+  }
+
   /** Takes the claim for a shared one. */
   downgraded(): void {
     this.#claim = this.#claim.shared();
@@ -237,7 +258,7 @@ export class Record {
 
   /** When something is to be done: a renewal, or its end. */
   nextEvent(): number {
-    if (this.#over !== undefined) {
+    if (this.#over !== undefined || this.leaving) {
       return Infinity;
     }
     const deadline = this.#validity?.deadline ?? Infinity;
@@ -250,21 +271,36 @@ export class Record {
    */
   renewable(now: number): boolean {
     const validity = this.#validity;
-    return (
-      validity !== undefined && !this.isOver && !this.asking && this.due <= now + validity.ttl / 6
-    );
+    const idle = !this.isOver && !this.asking && !this.leaving;
+    return validity !== undefined && idle && this.due <= now + validity.ttl / 6;
   }
 
   /**
-   * When the backend ends the lease that is known here; where `maxHold` ends it, the lease need not
-   * be waited for.
+   * When the backend ends the lease that is known here, lock delay included; where `maxHold` ends it,
+   * only the lock delay is waited for.
    */
   leaseEnd(): number {
     const validity = this.#validity;
-    if (validity === undefined || validity.deadline >= this.#stop) {
+    if (validity === undefined) {
       return 0;
     }
-    return validity.deadline + validity.margin;
+    const delay = this.#lockDelay;
+    if (validity.deadline >= this.#stop) {
+      return delay && this.#stop + delay;
+    }
+    return validity.deadline + validity.margin + delay;
+  }
+
+  /**
+   * Until when the claim of a lock that was lost is neither renewed nor released: its lock delay keeps
+   * the name closed. 0 where there is none, and for a lock that is not lost.
+   */
+  closedUntil(): number {
+    return this.#lockDelay > 0 && this.loss() !== undefined ? this.leaseEnd() : 0;
+  }
+
+  get #lockDelay(): number {
+    return this.#claim.request.lockDelay ?? 0;
   }
 
   #end(over: Over): boolean {
@@ -273,7 +309,7 @@ export class Record {
     }
     this.#over = over;
     this.due = Infinity;
-    this.#listener?.deref()?.ended(over.loss);
+    this.#listeners.forEach((it) => it.deref()?.ended(over.loss));
     return true;
   }
 }

@@ -1,12 +1,13 @@
 /** Registers: small versioned values that honour tokens. When writes are repeated. */
 
+import { entry, valueJson, writeOutcome } from "./answers.js";
 import type { Engine } from "./engine.js";
 import { Invalid, Unavailable } from "./errors.js";
 import { poll, repeat } from "./inspect.js";
 import { type Lock, engineOf, recordOf } from "./lock.js";
 import { backoff } from "./record.js";
 import { duration } from "./settings.js";
-import { type Entry, entry, valueJson, writeOutcome } from "./state.js";
+import type { Entry } from "./state.js";
 import { sleep } from "./timers.js";
 import { type Json, randomId } from "./wire.js";
 

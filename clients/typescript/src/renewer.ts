@@ -106,7 +106,7 @@ export class Renewer {
       if (!record.renewable(now)) {
         continue;
       }
-      if (record.isOwned) {
+      if (record.owner !== undefined) {
         batch.push(record);
       } else {
         this.#engine.abandoned(record);

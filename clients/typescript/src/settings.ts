@@ -13,6 +13,8 @@ export interface ConnectOptions {
   readonly ttl?: number;
   /** How long a waiter that died blocks those behind it: 10,000 unless set. */
   readonly waitTtl?: number;
+  /** How long a lock stays closed after it was lost, and not after a release: 0 unless set. */
+  readonly lockDelay?: number;
   /** Host, process id and program, as others see them of this client. */
   readonly holder?: Partial<Holder>;
   /** Is told when the service does not answer, once in 30 s; `console.warn` unless set. */
@@ -23,7 +25,7 @@ export interface ConnectOptions {
   readonly fetch?: typeof fetch;
 }
 
-/** Where the service is, and the defaults of its locks. */
+/** @internal Where the service is, and the defaults of its locks. */
 export interface Settings {
   /** The origins of the servers. */
   readonly servers: readonly string[];
@@ -31,6 +33,7 @@ export interface Settings {
   readonly namespace: string;
   readonly ttl: number;
   readonly waitTtl: number;
+  readonly lockDelay: number;
   readonly holder: Holder;
   /** The headers of every request. A function, so that nothing that prints this shows the token. */
   readonly headers: () => Record<string, string>;
@@ -40,7 +43,7 @@ export interface Settings {
 const PORT = 7411;
 const TOKEN = "LOCKKIT_HTTP_TOKEN";
 
-/** Checks all that can be checked without a request. */
+/** @internal Checks all that can be checked without a request. */
 export function settings(url: string, options: ConnectOptions): Settings {
   const [place = "", ...query] = url.split("?");
   const [servers, secure] = serversOf(place);
@@ -58,6 +61,7 @@ export function settings(url: string, options: ConnectOptions): Settings {
     namespace: options.namespace ?? "",
     ttl: checkedTtl("ttl", options.ttl ?? 30_000),
     waitTtl: checkedTtl("waitTtl", options.waitTtl ?? 10_000),
+    lockDelay: duration("lockDelay", options.lockDelay ?? 0),
     holder: thisProcess(options.holder),
     headers: () => (token ? { ...headers, authorization: `Bearer ${token}` } : headers),
   };
@@ -134,7 +138,7 @@ function checkedToken(token: string): string {
 const SHORTEST_TTL = 100;
 const LONGEST_TTL = 10 * 365 * 86_400_000;
 
-/** A duration in milliseconds that can be a lease. */
+/** @internal A duration in milliseconds that can be a lease. */
 export function checkedTtl(what: string, ttl: number): number {
   if (!(ttl >= SHORTEST_TTL)) {
     throw new Invalid(
@@ -148,7 +152,7 @@ export function checkedTtl(what: string, ttl: number): number {
   return ttl;
 }
 
-/** A duration in milliseconds, 0 or more. */
+/** @internal A duration in milliseconds, 0 or more. */
 export function duration(what: string, value: number): number {
   if (Number.isFinite(value) && value >= 0) {
     return value;
@@ -159,6 +163,8 @@ export function duration(what: string, value: number): number {
 /**
  * How much earlier than the backend a client takes a lease of this ttl for ended: the rates of the
  * two clocks may differ by this. chrony slews a clock by up to 8.33 %.
+ *
+ * @internal
  */
 export function margin(ttl: number): number {
   return ttl / 10 + 2;
@@ -178,7 +184,7 @@ interface Runtime {
 
 const runtime = globalThis as unknown as Runtime;
 
-/** Whether this is a page or a worker of a browser, which has few connections and slow timers. */
+/** @internal Whether this is a page or a worker, which has few connections and slow timers. */
 export const IN_BROWSER = runtime.process?.versions?.node === undefined && runtime.Deno === undefined;
 
 function environment(name: string): string {

@@ -4,6 +4,9 @@ interface Unrefable {
   unref?(): void;
 }
 
+/** What ends something that waits. */
+export type Signals = readonly (AbortSignal | undefined)[];
+
 /** What ends something under way, with its reason. */
 export type Cancel = (reason: unknown) => void;
 
@@ -28,7 +31,7 @@ export type Timer = ReturnType<typeof setTimeout>;
  * Waits so many milliseconds; rejects with the reason of a signal that fires. Keeps the process
  * alive: its caller waits.
  */
-export function sleep(milliseconds: number, signals: readonly (AbortSignal | undefined)[] = []) {
+export function sleep(milliseconds: number, signals: Signals = []) {
   return new Promise<void>((resolve, reject) => {
     const stop = onAbort(signals, (reason) => {
       clearTimeout(timer);
@@ -53,7 +56,7 @@ const CALLED = new WeakMap<AbortSignal, Set<() => void>>();
  * Calls `then` once when any of these signals fires, soon if one has already; what is returned ends
  * that. (`AbortSignal.any` is missing from the first Node 20 and from browsers of 2023.)
  */
-export function onAbort(signals: readonly (AbortSignal | undefined)[], then: Cancel): () => void {
+export function onAbort(signals: Signals, then: Cancel): () => void {
   const listening = signals.filter((it) => it !== undefined);
   const fire = (): void => {
     const fired = listening.find((it) => it.aborted);

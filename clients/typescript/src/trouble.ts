@@ -32,7 +32,7 @@ const SPEAKS_PLAIN = /ERR_SSL_WRONG_VERSION_NUMBER|ERR_SSL_PACKET_LENGTH|Invalid
 const NOT_TRUSTED =
   /CERT_|_CERT|ERR_TLS_|SELF_SIGNED|UnknownIssuer|invalid peer certificate|UNABLE_TO_/;
 /** Ports of other protocols, which no page may reach: neither may `fetch` on a server. */
-const BAD_PORT = /bad port/;
+const BAD_PORT = /bad port|Requests to port \d+ are blocked/;
 const SPEAKS_OTHER = /HPE_|HTTPParserError|Malformed_HTTP|invalid HTTP/;
 
 /** The trouble that an error of `fetch` is. */

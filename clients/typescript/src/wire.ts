@@ -15,11 +15,9 @@ import {
   Unavailable,
   Unsupported,
 } from "./errors.js";
+import type { Mode } from "./state.js";
 
 export type Json = Record<string, unknown>;
-
-/** How a claim shares its lock. */
-export type Mode = "exclusive" | "shared" | "permits";
 
 /** The longest wait of one request, in milliseconds. */
 export const LONGEST_WAIT = 25_000;
@@ -41,6 +39,18 @@ export interface Request {
   readonly note?: string | undefined;
   readonly autoRenew: boolean;
   readonly maxHold?: number | undefined;
+  readonly atLeast?: number | undefined;
+  readonly lockDelay?: number | undefined;
+  /** Of permits: their limit may be changed, so more of them than the limit may be asked for. */
+  readonly resizable?: boolean | undefined;
+}
+
+/**
+ * What a claim asks for: a process that dies leaves a lease that lasts for the least hold, and behind
+ * it for the lock delay.
+ */
+export function lease({ ttl, atLeast = 0, lockDelay = 0 }: Request): number {
+  return Math.max(ttl, atLeast) + lockDelay;
 }
 
 /** What a client puts into the queue of a lock, and sends with every request about it. */
@@ -58,7 +68,7 @@ export class Claim {
   }
 
   json(): Json {
-    const { name, mode, permits, limit, note } = this.request;
+    const { name, mode, permits, limit, note, lockDelay } = this.request;
     return {
       id: this.#id,
       namespace: this.namespace,
@@ -67,10 +77,10 @@ export class Claim {
       permits,
       limit,
       // Of what a client asks for, never less.
-      ttl_ms: Math.ceil(this.request.ttl),
+      ttl_ms: Math.ceil(lease(this.request)),
       wait_ttl_ms: Math.ceil(this.request.waitTtl),
       holder: holderJson(this.holder),
-      note,
+      note: marked(note, lockDelay),
     };
   }
 
@@ -78,6 +88,31 @@ export class Claim {
   shared(): Claim {
     return new Claim({ ...this.request, mode: "shared" }, this.namespace, this.holder, this.#id);
   }
+}
+
+const MARK = "\u001f";
+const DELAY = "delay=";
+
+/** The note of a claim with this lock delay, which is shown with the claim and stored nowhere else. */
+function marked(note: string | undefined, lockDelay = 0): string | undefined {
+  return lockDelay > 0 ? `${note ?? ""}${MARK}${DELAY}${Math.ceil(lockDelay)}` : note;
+}
+
+/** The note as it was given, and the lock delay in milliseconds: lockkit's own marks follow a mark. */
+export function unmarked(note: string | undefined): [string | undefined, number] {
+  const [text, ...marks] = (note ?? "").split(MARK);
+  const delay = marks.find((it) => it.startsWith(DELAY))?.slice(DELAY.length) ?? "";
+  return [text || undefined, /^[0-9]+$/.test(delay) ? Number(delay) : 0];
+}
+
+/** Asks for a lock, which is waited for or not. */
+export function acquireBody(claim: Claim, wait: boolean): Json {
+  return { claim: claim.json(), no_wait: !wait, resizable: claim.request.resizable };
+}
+
+/** Asks for a lease that ends so many milliseconds from now. */
+export function shortened(claim: Claim, ttl: number): Json {
+  return { claim: claim.json(), ttl_ms: Math.ceil(ttl) };
 }
 
 /**
@@ -202,6 +237,16 @@ export function breakRecord(answer: Json): BreakRecord {
     reason: optional(answer["reason"], text),
     forced: boolean(answer["forced"]),
   };
+}
+
+/** The order of bytes, which is not that of JavaScript's texts. */
+export function compared(a: Uint8Array, b: Uint8Array): number {
+  for (let at = 0; at < Math.min(a.length, b.length); at++) {
+    if (a[at] !== b[at]) {
+      return a[at]! - b[at]!;
+    }
+  }
+  return a.length - b.length;
 }
 
 // Values of JSON, checked: a client that took an `undefined` for a number would trust a deadline of

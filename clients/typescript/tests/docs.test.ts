@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { test } from "node:test";
 
+import type { Locks } from "../src/index.js";
 import { PATIENCE, Site } from "./server.js";
 
 const CLIENT = fileURLToPath(new URL("../..", import.meta.url));
@@ -32,6 +33,18 @@ const npm = (words: string[], cwd: string): string =>
     stdio: ["ignore", "pipe", "pipe"],
     timeout: PATIENCE,
   });
+
+/** What is held after the least hold of a block is over, which a dead program's locks outlive. */
+async function left(locks: Locks): Promise<readonly unknown[]> {
+  const end = performance.now() + 5_000;
+  for (;;) {
+    const states = await locks.list();
+    if (states.length === 0 || performance.now() > end) {
+      return states;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
 
 test("the package is small, and what is printed runs with it and has the right types", async (t) => {
   const site = new Site(t);
@@ -74,7 +87,7 @@ test("the package is small, and what is printed runs with it and has the right t
     const words = [join(project, `built/block${at}.js`)];
     const ran = spawnSync("node", words, { encoding: "utf8", timeout: PATIENCE });
     assert.deepEqual([ran.status, ran.stderr], [0, ""], page);
-    assert.deepEqual(await site.connect(url).list(), [], `${page} leaves a lock`);
+    assert.deepEqual(await left(site.connect(url)), [], `${page} leaves a lock`);
   }
 });
 

@@ -43,6 +43,16 @@ test("a result that nobody receives leaves no lock", async (t) => {
   await collected(() => isFree(locks, "a"));
 });
 
+test("a slot, or several locks, that are dropped are released", async (t) => {
+  const site = new Site(t);
+  const locks = site.connect((await site.server()).url, LONG);
+  const held = [locks.slots("gpu", 2, LONG).acquire(), locks.multi(["a", "b"]).lock()];
+  const signals = await Promise.all(held.map((it) => it.then(({ signal }) => signal)));
+  held.length = 0;
+  await collected(() => signals.every((it) => it.aborted));
+  await collected(async () => (await locks.list()).length === 0);
+});
+
 test("a signal does not keep the lock, and fires when the lock object was dropped", async (t) => {
   const site = new Site(t);
   const locks = site.connect((await site.server()).url, LONG);

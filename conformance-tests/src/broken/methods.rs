@@ -104,15 +104,18 @@ impl LockDriver for Toy {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let mut place =
-            GivesUpItsPlace { toy: self, claim, armed: self.is(InjectedBug::LosesRequestOnCancel) };
+        let mut place = GivesUpItsPlace {
+            toy: self,
+            claim,
+            enabled: self.is(InjectedBug::LosesRequestOnCancel),
+        };
         loop {
             let changed = self.store.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let (grant, next_end) = self.look(claim)?;
             if let Some(mut grant) = grant {
-                place.armed = false;
+                place.enabled = false;
                 if self.is(InjectedBug::WakesLate) {
                     tokio::time::sleep(Duration::from_secs(5)).await;
                 }
@@ -237,12 +240,12 @@ impl LockDriver for Toy {
 struct GivesUpItsPlace<'a> {
     toy: &'a Toy,
     claim: &'a Arc<Claim>,
-    armed: bool,
+    enabled: bool,
 }
 
 impl Drop for GivesUpItsPlace<'_> {
     fn drop(&mut self) {
-        if self.armed {
+        if self.enabled {
             let toy = self.toy;
             toy.on_line(&self.claim.key, |line, _| toy.leave(line, self.claim));
         }

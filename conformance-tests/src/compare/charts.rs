@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::Turn;
+use super::HoldSpan;
 
 /// A bar and what stands beside it.
 pub(super) struct Bar {
@@ -67,7 +67,7 @@ pub(super) fn bars(title: &str, bars: &[Bar], tick: fn(f64) -> String) -> String
 }
 
 /// Who waited and who held, when.
-pub(super) fn timeline(title: &str, turns: &[Turn], lasts: f64) -> String {
+pub(super) fn timeline(title: &str, turns: &[HoldSpan], lasts: f64) -> String {
     let rows = turns.iter().map(|turn| turn.task + 1).max().unwrap_or(0);
     let mut out = format!(
         "<svg role=\"img\" aria-label=\"who held the lock of {}, when\" width=\"100%\" \
@@ -76,7 +76,7 @@ pub(super) fn timeline(title: &str, turns: &[Turn], lasts: f64) -> String {
         rows * ROW
     );
     let percent = |at: f64| at / lasts.max(f64::MIN_POSITIVE) * 100.0;
-    for Turn { task, asked, granted, released, token } in turns {
+    for HoldSpan { task, asked, granted, released, token } in turns {
         let y = ROW * task;
         let (from, at, to) = (percent(*asked), percent(*granted), percent(*released));
         let width = (to - at).max(0.3);

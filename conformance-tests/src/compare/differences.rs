@@ -40,7 +40,7 @@ const NOISE: f64 = 1.5;
 const NOTICED: Duration = Duration::from_millis(500);
 
 pub(super) fn between(from: &ComparedSetUp, to: &ComparedSetUp) -> Vec<Difference> {
-    let mut found = Found { from, to, all: Vec::new() };
+    let mut found = Differences { from, to, all: Vec::new() };
     found.faults();
     found.leases();
     found.waiting();
@@ -50,13 +50,13 @@ pub(super) fn between(from: &ComparedSetUp, to: &ComparedSetUp) -> Vec<Differenc
     found.all
 }
 
-struct Found<'a> {
+struct Differences<'a> {
     from: &'a ComparedSetUp,
     to: &'a ComparedSetUp,
     all: Vec<Difference>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> Differences<'a> {
     fn add(&mut self, about: &'static str, sentence: String, change: Option<&str>) {
         let change = change.map(str::to_owned);
         self.all.push(Difference { about, sentence, change });

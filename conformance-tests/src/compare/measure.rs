@@ -43,7 +43,7 @@ pub struct Measured {
     /// From its grant until the next waiter held.
     pub dead_freed: f64,
     /// A short run of four tasks that contend for one lock.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<HoldSpan>,
 }
 
 /// One lock that tasks pass on, each of which holds it for no time. Times are seconds.
@@ -61,7 +61,7 @@ pub struct Hot {
 
 /// One turn at the contended lock, in seconds since the run began.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Turn {
+pub struct HoldSpan {
     /// Which task.
     pub task: usize,
     /// When it asked.
@@ -278,7 +278,7 @@ impl Course {
         Ok(waiting)
     }
 
-    async fn contended(&self) -> Result<Vec<Turn>, Error> {
+    async fn contended(&self) -> Result<Vec<HoldSpan>, Error> {
         let begun = Instant::now();
         let now = move || begun.elapsed().as_secs_f64();
         let mut running = JoinSet::new();
@@ -292,7 +292,7 @@ impl Course {
                     let guard = lock.lock().await?;
                     let (granted, token) = (now(), guard.token()?.get());
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    turns.push(Turn { task, asked, granted, released: now(), token });
+                    turns.push(HoldSpan { task, asked, granted, released: now(), token });
                     guard.release().await?;
                 }
                 Ok::<_, Error>(turns)
@@ -302,7 +302,7 @@ impl Course {
         for done in running.join_all().await {
             turns.extend(done?);
         }
-        turns.sort_by(|a: &Turn, b| a.granted.total_cmp(&b.granted));
+        turns.sort_by(|a: &HoldSpan, b| a.granted.total_cmp(&b.granted));
         Ok(turns)
     }
 }

@@ -267,6 +267,13 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) take: LockArgs,
 
+    /// Take one of N numbered slots: the script finds its number, 0 to N - 1, in LOCKKIT_SLOT
+    ///
+    /// As with `run --slots`. N is the same for all clients.
+    #[arg(long, group = "counted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["shared", "permits", "limit"])]
+    pub(crate) slots: Option<u32>,
+
     /// The lock
     pub(crate) name: String,
 }

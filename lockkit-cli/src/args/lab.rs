@@ -19,7 +19,7 @@ Examples:
   lockkit storm --server redis --lasts 60s --history redis.jsonl
   lockkit judge redis.jsonl --svg redis.svg")]
 pub(crate) struct StormArgs {
-    /// Start this server (redis, postgres, mysql, zk, etcd, nats) and strike at it too
+    /// Start this server (redis, postgres, mysql, zk, etcd, nats, azurite, fake-gcs) and strike at it too
     #[arg(long)]
     pub(crate) server: Option<Kind>,
 

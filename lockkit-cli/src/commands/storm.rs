@@ -51,9 +51,9 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
     let failed = |e| ExitError::new(code::UNAVAILABLE, format!("the storm could not be held: {e}"));
     if args.consumers {
         let look = storm.onlooker(&stage, connect).await.map_err(failed)?;
-        let verdict = storm.run_consumers(&stage, &look).await.map_err(failed)?;
+        let result = storm.run_consumers(&stage, &look).await.map_err(failed)?;
         look.shutdown().await;
-        return conclude(&consumed(&verdict), verdict.wrong.is_empty(), &folder);
+        return conclude(&consumed(&result), result.wrong.is_empty(), &folder);
     }
     let report = storm.judged(&stage, connect).await.map_err(failed)?;
     let history = match &args.history {
@@ -62,7 +62,7 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
     };
     report.recorded.save(&history).map_err(|e| unwritten(&history, e))?;
     let judgement = &report.judgement;
-    let said = format!("{}the history is in {}\n", verdict(judgement), history.display());
+    let said = format!("{}the history is in {}\n", judgement_text(judgement), history.display());
     conclude(&said, judgement.acquitted(), &folder)
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn judge_again(args: &JudgeArgs) -> Result<u8, ExitError> {
         let drawing = draw::svg(&recorded.history, &judgement.violations);
         std::fs::write(svg, drawing).map_err(|e| unwritten(svg, e))?;
     }
-    output::print(&verdict(&judgement))?;
+    output::print(&judgement_text(&judgement))?;
     Ok(if judgement.acquitted() { 0 } else { code::NO })
 }
 
@@ -84,7 +84,7 @@ fn unwritten(file: &Path, error: std::io::Error) -> ExitError {
 }
 
 /// What happened and what it means, a line each. The last word is "acquitted" or "convicted".
-fn verdict(judgement: &HistoryJudgement) -> String {
+fn judgement_text(judgement: &HistoryJudgement) -> String {
     let counts: Vec<_> = judgement.counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
     let mut said = format!("{}\n", counts.join(", "));
     if let Some((lock, longest)) =
@@ -107,8 +107,8 @@ fn verdict(judgement: &HistoryJudgement) -> String {
     said
 }
 
-fn consumed(verdict: &ConsumerResult) -> String {
-    let ConsumerResult { events, stored, unsure, turns, faults, wrong } = verdict;
+fn consumed(result: &ConsumerResult) -> String {
+    let ConsumerResult { events, stored, unsure, turns, faults, wrong } = result;
     let mut said = format!(
         "{events} events, {stored} checkpoints stored, {unsure} not or perhaps, in {turns} turns, \
          {faults} faults\n"

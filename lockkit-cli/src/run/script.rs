@@ -114,7 +114,7 @@ pub(crate) fn keeper(arguments: &[OsString]) -> ExitCode {
 
 async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<Ending, ExitError> {
     let mut backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
-    let take = LockRequest::new(&args.name, &args.take, None, false);
+    let take = LockRequest::new(&args.name, &args.take, None, false).slots(args.slots);
     take.rehearse(&backend).await?;
     let hold_limit = HoldLimit::new("--max-hold", None, None, backend.ttl())?;
     let held = held::held();

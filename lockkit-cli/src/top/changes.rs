@@ -74,9 +74,9 @@ impl Changes {
     }
 
     fn per_minute(&self, count: usize) -> f64 {
-        let looked = self.now.saturating_sub(self.began.unwrap_or_default());
+        let watched_for = self.now.saturating_sub(self.began.unwrap_or_default());
         // One grant in the first second is not yet sixty a minute.
-        let over = looked.clamp(WINDOW / 6, WINDOW);
+        let over = watched_for.clamp(WINDOW / 6, WINDOW);
         count as f64 * 60.0 / over.as_secs_f64()
     }
 }

@@ -29,7 +29,7 @@ fn lock(name: &str, line: Vec<ClaimState>) -> LockState {
 }
 
 /// Three locks: `young` is held for 3 s, `old` for 200 s with two waiters, `middle` for 60 s.
-fn looked() -> Model {
+fn polled() -> Model {
     let mut model = Model::new("redis://db:6379".to_owned(), "shop", "");
     let mut noted = claim(31, "db-3", Some(60), 60);
     noted.note = Some("the Nightly".to_owned());
@@ -75,7 +75,7 @@ fn line_with<'a>(picture: &'a [String], text: &str) -> &'a str {
 
 #[test]
 fn locks_are_sorted_by_age_and_by_what_s_asks_for() {
-    let mut model = looked();
+    let mut model = polled();
     assert_eq!(names(&model), ["old", "middle", "young"]);
     let mut orders = Vec::new();
     for _ in 0..5 {
@@ -92,7 +92,7 @@ fn locks_are_sorted_by_age_and_by_what_s_asks_for() {
 
 #[test]
 fn the_sums_are_those_of_what_is_shown() {
-    let mut model = looked();
+    let mut model = polled();
     let sums = model.sums(&model.rows());
     assert_eq!((sums.locks, sums.holders, sums.waiters), (3, 3, 2));
     assert_eq!(sums.longest_wait, Some(90 * SECOND));
@@ -106,7 +106,7 @@ fn a_text_is_looked_for_in_names_holders_and_notes() {
     for (text, found) in
         [("OUN", vec!["young"]), ("db-4", vec!["old"]), ("nightly", vec!["middle"])]
     {
-        let mut model = looked();
+        let mut model = polled();
         type_in(&mut model, "/");
         type_in(&mut model, text);
         assert_eq!(names(&model), found, "while it is typed");
@@ -120,7 +120,7 @@ fn a_text_is_looked_for_in_names_holders_and_notes() {
 
 #[test]
 fn a_prefix_is_asked_of_the_backend() {
-    let mut model = looked();
+    let mut model = polled();
     type_in(&mut model, "pjobx");
     assert_eq!(model.press(Key::Erase), None);
     assert_eq!(model.press(Key::Enter), Some(Effect::Ask("job".to_owned())));
@@ -132,7 +132,7 @@ fn a_prefix_is_asked_of_the_backend() {
 
 #[test]
 fn a_rate_counts_claims_that_began_to_hold() {
-    let mut model = looked();
+    let mut model = polled();
     let of = |model: &Model, name: &str| {
         model.rows().iter().find(|row| row.state.name().as_str() == name).unwrap().rate
     };
@@ -154,7 +154,7 @@ fn a_rate_counts_claims_that_began_to_hold() {
 
 #[test]
 fn the_chosen_lock_stays_chosen_when_rows_move() {
-    let mut model = looked();
+    let mut model = polled();
     model.press(Key::Down);
     let chosen = |model: &Model| names(model)[model.chosen_row(&model.rows()).unwrap()].clone();
     assert_eq!(chosen(&model), "middle");
@@ -173,7 +173,7 @@ fn the_chosen_lock_stays_chosen_when_rows_move() {
 
 #[test]
 fn a_break_asks_first_and_names_the_token() {
-    let mut model = looked();
+    let mut model = polled();
     model.press(Key::Char('b'));
     let asked = picture(&model, 80, 20);
     line_with(&asked, "Break the lock \"old\"?");
@@ -195,7 +195,7 @@ fn a_break_asks_first_and_names_the_token() {
 
 #[test]
 fn the_confirmed_token_is_broken_although_the_lock_moved_on() {
-    let mut model = looked();
+    let mut model = polled();
     model.press(Key::Char('b'));
     model.look(vec![lock("old", vec![claim(22, "db-3", Some(1), 91)])], 2 * SECOND);
     let Some(Effect::Break(target)) = model.press(Key::Char('y')) else {
@@ -206,7 +206,7 @@ fn the_confirmed_token_is_broken_although_the_lock_moved_on() {
 
 #[test]
 fn a_line_is_shown_in_order_and_any_place_of_it_can_be_broken() {
-    let mut model = looked();
+    let mut model = polled();
     model.press(Key::Enter);
     assert!(matches!(&model.view, View::Line { id, .. } if id.1 == "old"));
     let shown = picture(&model, 80, 20);
@@ -232,7 +232,7 @@ fn a_line_is_shown_in_order_and_any_place_of_it_can_be_broken() {
 
 #[test]
 fn the_list_fits_into_80_columns_and_uses_200() {
-    let model = looked();
+    let model = polled();
     let narrow = picture(&model, 80, 20);
     assert!(
         narrow[0].starts_with("lockkit top  redis://db:6379  namespace \"shop\""),
@@ -254,7 +254,7 @@ fn the_list_fits_into_80_columns_and_uses_200() {
 
 #[test]
 fn a_semaphore_shows_its_permits_in_use() {
-    let mut model = looked();
+    let mut model = polled();
     let permits = |token, held| {
         let mut claim = claim(token, "h", held, 5);
         claim.mode = Mode::Permits { permits: 1, limit: 3 };
@@ -267,7 +267,7 @@ fn a_semaphore_shows_its_permits_in_use() {
 
 #[test]
 fn names_are_whole_at_any_width_that_has_room_for_them() {
-    let mut model = looked();
+    let mut model = polled();
     let name = "nightly/backup/of/everything";
     model.look(vec![lock(name, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
     for width in [40, 60, 80, 130, 200] {
@@ -282,7 +282,7 @@ fn names_are_whole_at_any_width_that_has_room_for_them() {
 
 #[test]
 fn a_question_mark_explains_the_keys() {
-    let mut model = looked();
+    let mut model = polled();
     for view in [Key::Escape, Key::Enter] {
         model.press(view);
         model.press(Key::Char('?'));
@@ -297,14 +297,14 @@ fn a_question_mark_explains_the_keys() {
 
 #[test]
 fn several_holders_are_counted_before_the_first_is_named() {
-    let mut model = looked();
+    let mut model = polled();
     model.look(vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])], SECOND);
     line_with(&picture(&model, 80, 10), "2x ada:backup[7]@h");
 }
 
 #[test]
 fn a_failed_look_is_told_and_what_was_seen_stays() {
-    let mut model = looked();
+    let mut model = polled();
     model.fail("redis: no answer".to_owned());
     let shown = picture(&model, 80, 20);
     line_with(&shown, "not up to date: redis: no answer");
@@ -317,7 +317,7 @@ fn a_failed_look_is_told_and_what_was_seen_stays() {
 
 #[test]
 fn a_terminal_of_any_size_is_drawn() {
-    let mut model = looked();
+    let mut model = polled();
     for keys in [&[][..], &[Key::Char('b')], &[Key::Escape, Key::Enter]] {
         for key in keys {
             model.press(*key);
@@ -330,7 +330,7 @@ fn a_terminal_of_any_size_is_drawn() {
 
 #[test]
 fn control_characters_do_not_reach_the_terminal() {
-    let mut model = looked();
+    let mut model = polled();
     let mut claim = claim(1, "evil\u{1b}[2J", Some(1), 1);
     claim.note = Some("\u{7}".to_owned());
     model.look(vec![lock("a", vec![claim])], 2 * SECOND);

@@ -1,11 +1,11 @@
-//! `run --slots`: numbers that are held.
+//! `run --slots`, `hold --slots`: numbers that are held.
 
 use std::collections::HashSet;
 use std::fs;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, stderr, wait_for};
+use crate::stage::{Running, Stage, stderr, wait_for};
 
 #[test]
 fn each_command_has_a_number_of_its_own_and_its_token_fences() {
@@ -75,6 +75,52 @@ fn a_command_whose_permit_is_broken_is_ended() {
     });
 }
 
+/// A script that holds one of two slots until there is the file `go`.
+fn script(stage: &Stage, options: &str) -> Running {
+    let script = format!(
+        "eval \"$(\"$LOCKKIT\" hold --local --slots 2 {options} gpu)\"; \
+         echo $LOCKKIT_SLOT $LOCKKIT_TOKEN $LOCKKIT_NAME >$LOCKKIT_SLOT.tmp; \
+         mv $LOCKKIT_SLOT.tmp slot-$LOCKKIT_SLOT; until [ -e go ]; do sleep 0.02; done; \
+         \"$LOCKKIT\" check --local && echo done >end-$LOCKKIT_SLOT"
+    );
+    stage.start_command(stage.program("sh").args(["-c", &script]))
+}
+
+#[test]
+fn the_rest_of_a_script_holds_a_slot() {
+    let stage = Stage::new();
+    let mut scripts = [script(&stage, ""), script(&stage, "")];
+    for slot in 0..2 {
+        let said = stage.wait_for_file(&format!("slot-{slot}"));
+        let token = stage.wait_for_holder(&format!("lockkit.slot/gpu/{slot}"));
+        assert_eq!(said.trim(), format!("{slot} {token} gpu"));
+    }
+    assert_eq!(script(&stage, "--try -E 9").code(), 9, "no third");
+    fs::write(stage.path("go"), "").unwrap();
+    for (slot, script) in scripts.iter_mut().enumerate() {
+        assert_eq!(script.code(), 0);
+        assert!(stage.path(&format!("end-{slot}")).exists());
+    }
+    wait_for("the release of slots and permits", || {
+        let listed = stage.run(&["ls", "--local", "--json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        listed.as_array().unwrap().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_script_whose_slot_is_broken_is_ended() {
+    let stage = Stage::new();
+    let mut running = script(&stage, "--ttl 3s");
+    stage.wait_for_file("slot-0");
+    let token = stage.wait_for_holder("lockkit.slot/gpu/0").to_string();
+    let words = ["break", "--local", "--force", "lockkit.slot/gpu/0", "--token", &token];
+    let broken = stage.run(&words);
+    assert!(broken.status.success(), "{}", stderr(&broken));
+    running.end();
+    assert!(!stage.path("end-0").exists());
+}
+
 #[test]
 fn what_slots_cannot_be_together_with_is_refused_with_what_to_do() {
     let stage = Stage::new();
@@ -87,6 +133,9 @@ fn what_slots_cannot_be_together_with_is_refused_with_what_to_do() {
         let arguments = [&["run", "--local"], wrong, &["gpu", "true"]].concat();
         let refused = stage.run(&arguments);
         assert_eq!(refused.status.code(), Some(64), "{wrong:?}: {}", stderr(&refused));
+    }
+    for wrong in ["--shared", "--limit 3"] {
+        assert_eq!(script(&stage, wrong).code(), 64, "{wrong}");
     }
     let name = "x".repeat(481);
     let refused = stage.run(&["run", "--local", "--slots", "2", &name, "true"]);

@@ -26,6 +26,15 @@ impl ClaimRecord {
         !self.lock_delay.is_zero()
     }
 
+    /// Whether it has ended, or what is known of its lease ends before this.
+    pub(crate) fn is_over_at(&self, moment: Moment) -> bool {
+        match &self.state().phase {
+            ClaimPhase::Ended(_) => true,
+            ClaimPhase::Holding(h) => moment >= h.deadline,
+            ClaimPhase::Waiting => false,
+        }
+    }
+
     /// Whether it was asked to hold for a time at least.
     pub(crate) fn has_at_least(&self) -> bool {
         self.state().at_least.is_some()

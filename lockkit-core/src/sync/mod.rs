@@ -13,6 +13,7 @@ mod register;
 mod rwlock;
 mod semaphore;
 mod slots;
+mod working;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leader, Leadership};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
 
-use super::Mutex;
+use super::{Mutex, working};
 use crate::acquire::WaitBudget;
 use crate::shared::Core;
 use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
@@ -336,15 +336,10 @@ impl MultiGuard {
         F: FnOnce(MultiLease) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let result = tokio::select! {
-            biased;
-            (_, reason) = self.lease.lost() => Err(Error::Lost { reason }.into()),
-            result = work(self.lease()) => result,
-        };
-        match self.release().await {
-            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
-            _ => result,
-        }
+        let lease = self.lease();
+        let lost = async { lease.lost().await.1 };
+        let work = work(self.lease());
+        working::run(lost, work, self.release()).await
     }
 }
 

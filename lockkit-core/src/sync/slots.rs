@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Semaphore;
 use super::handle::Handle;
+use super::{Semaphore, working};
 use crate::acquire::WaitBudget;
 use crate::deadline::backoff;
 use crate::name::SLOTS;
@@ -357,15 +357,9 @@ impl SlotGuard {
         F: FnOnce(SlotLease) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let result = tokio::select! {
-            biased;
-            reason = self.lease.lost() => Err(Error::Lost { reason }.into()),
-            result = work(self.lease()) => result,
-        };
-        match self.release().await {
-            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
-            _ => result,
-        }
+        let lease = self.lease();
+        let work = work(self.lease());
+        working::run(lease.lost(), work, self.release()).await
     }
 }
 

@@ -1,9 +1,14 @@
 //! A name that stays closed for a time after its lock was lost, and not after a release.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{BreakMode, LockDriver};
-use lockkit_core::{Error, Guard, Key, LockManager, LossReason, Name, Namespace, Settings, Space};
+use lockkit_core::{
+    Error, Guard, Key, LockManager, LossReason, MemoryDriver, Name, Namespace, Settings, Space,
+};
 use tokio::time::{Instant, sleep};
 
 use super::moody::{Mood, Moody};
@@ -126,6 +131,59 @@ async fn a_loss_that_nothing_has_noticed_releases_nothing_either() {
     }
 }
 
+/// Tokio's clock, which jumps at one of its readings: as for a thread that stands still there.
+#[derive(Debug, Default)]
+struct StandingStill {
+    /// How many readings are left until then; 0 for never.
+    left: AtomicU64,
+    ahead: AtomicU64,
+    driver: OnceLock<Moody>,
+    /// How many renewals were sent before.
+    renewals: OnceLock<usize>,
+}
+
+impl Clock for StandingStill {
+    fn now(&self) -> Moment {
+        let less = |left: u64| left.checked_sub(1);
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if left == Ok(1) {
+            self.ahead.store(TTL.as_nanos() as u64, Ordering::SeqCst);
+            self.renewals.set(self.driver.get().unwrap().calls("renew").len()).unwrap();
+        }
+        TokioClock.now().after(Duration::from_nanos(self.ahead.load(Ordering::SeqCst)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewer_that_stands_still_before_it_sends_renews_no_lock_that_was_lost_by_then() {
+    // At each of its readings of the clock, up to the one at which the renewal is already sent.
+    for reading in 1.. {
+        let clock = Arc::new(StandingStill::default());
+        let driver = Moody::new(MemoryDriver::with_clock(clock.clone()));
+        clock.driver.set(driver.clone()).unwrap();
+        let locks = manager_of(&driver);
+        let guard = held(&locks).await;
+        sleep(TTL / 4).await;
+        assert_eq!(driver.calls("renew").len(), 0, "its renewal is due after a third");
+        clock.left.store(reading, Ordering::SeqCst);
+        sleep(TTL / 6).await;
+        let before = *clock.renewals.get().expect("it reads the clock as often");
+        if before > 0 {
+            assert!(reading > 3, "it was found to be due, and sent, after {reading} readings");
+            return;
+        }
+        for _ in 0..30 {
+            assert_eq!(driver.calls("renew").len(), 0, "lost at reading {reading}");
+            assert_eq!(driver.calls("release").len(), 0, "lost at reading {reading}");
+            assert_eq!(claims(&driver, "a").await, 1, "lost at reading {reading}");
+            sleep(SECOND).await;
+        }
+        assert!(!guard.is_valid());
+        sleep(TTL * 2).await;
+        assert_eq!(claims(&driver, "a").await, 0, "open again");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_hangs_at_its_max_hold_leaves_it_closed() {
     let (driver, locks) = locks();
@@ -162,7 +220,7 @@ async fn a_graceful_break_leaves_it_closed_until_the_lease_is_over() {
 async fn it_is_the_manager_s_for_all_its_locks_and_the_sums_add() {
     let (driver, _) = locks();
     let settings = Settings::default().lock_delay(DELAY);
-    let locks = LockManager::with(std::sync::Arc::new(driver.clone()), settings).unwrap();
+    let locks = LockManager::with(Arc::new(driver.clone()), settings).unwrap();
     let least = Duration::from_secs(100);
     let guard = locks.mutex("a").note("why").at_least(least).lock().await.unwrap();
     let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::excuse::fault_windows;
-use super::turn::{Held, Turn, turns};
+use super::turn::{ClaimSpan, Held, turns};
 use super::{History, Violation};
 
 const WIDTH: f64 = 1100.0;
@@ -28,7 +28,7 @@ pub fn svg(history: &History, violations: &[Violation]) -> String {
         turns.retain(|turn| turn.lock == focus.of);
     }
     let window = Window::around(history, &turns, focus);
-    let shown: Vec<&Turn> = turns.iter().filter(|t| window.shows(t)).collect();
+    let shown: Vec<&ClaimSpan> = turns.iter().filter(|t| window.shows(t)).collect();
     let mut rows: BTreeMap<(&str, u32), usize> = BTreeMap::new();
     for turn in &shown {
         rows.entry((turn.lock.as_str(), turn.client)).or_default();
@@ -84,7 +84,7 @@ struct Window {
 }
 
 impl Window {
-    fn around(history: &History, turns: &[Turn], focus: Option<&Violation>) -> Self {
+    fn around(history: &History, turns: &[ClaimSpan], focus: Option<&Violation>) -> Self {
         let first = history.events.first().map_or(0, |e| e.at);
         let last = history.events.last().map_or(1, |e| e.at).max(first + 1);
         let Some(violation) = focus else {
@@ -101,7 +101,7 @@ impl Window {
         Self { from: from.saturating_sub(around).max(first), to: (to + around).min(last) }
     }
 
-    fn shows(&self, turn: &Turn) -> bool {
+    fn shows(&self, turn: &ClaimSpan) -> bool {
         turn.asked < self.to && end(turn).unwrap_or(u64::MAX) > self.from
     }
 
@@ -112,7 +112,7 @@ impl Window {
     }
 }
 
-fn end(turn: &Turn) -> Option<u64> {
+fn end(turn: &ClaimSpan) -> Option<u64> {
     match turn.held {
         Some(held) => Some(held.until.max(turn.over.unwrap_or(0))),
         None => turn.over,
@@ -179,7 +179,7 @@ fn legend(out: &mut String, y: f64) {
 
 /// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty, with
 /// a word behind it if the lock was lost.
-fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
+fn bar(out: &mut String, turn: &ClaimSpan, window: &Window, y: f64, guilty: bool) {
     let colour = COLOURS[turn.client as usize % COLOURS.len()];
     let waits_until = turn.answered().unwrap_or(window.to);
     let (x, to) = (window.x(turn.asked), window.x(waits_until));

@@ -10,7 +10,7 @@ use lockkit_core::{Mode, queue};
 
 use super::excuse::{Excused, FaultWindow, asks, fault_windows};
 use super::liveness::{progress, success};
-use super::turn::{Turn, by_lock, turns, violation};
+use super::turn::{ClaimSpan, by_lock, turns, violation};
 use super::updates::updates;
 use super::violation::{Invariant, RecordedPromises, Violation, nanos};
 use super::{EventKind, History};
@@ -116,15 +116,15 @@ fn kind(what: &EventKind) -> &'static str {
 }
 
 /// The greatest token that was known at each time, and whose it is.
-type Greatest<'a> = Vec<(u64, u64, &'a Turn)>;
+type Greatest<'a> = Vec<(u64, u64, &'a ClaimSpan)>;
 
 /// Tokens are given once, and grow along conflicting grants. After one that went back, or came again,
 /// only later grants are compared: a lost counter is found once, when it shows.
-fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
+fn tokens(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> =
         turns.iter().filter_map(|t| t.held.map(|held| (held.told, held.token, *t))).collect();
     granted.sort_by_key(|(at, ..)| *at);
-    let mut owners: BTreeMap<u64, &Turn> = BTreeMap::new();
+    let mut owners: BTreeMap<u64, &ClaimSpan> = BTreeMap::new();
     let mut greatest: Vec<(Mode, Greatest<'_>)> = Vec::new();
     for (at, token, turn) in granted {
         let mut wrong = Vec::new();
@@ -164,7 +164,7 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
 }
 
 /// At no time are more guards valid than the lock carries.
-fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
+fn exclusion(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
     let mut edges = Vec::new();
     for (i, turn) in turns.iter().enumerate() {
         if let Some(held) = turn.held.filter(|held| held.told < held.until) {
@@ -204,14 +204,14 @@ fn free_at_end(history: &History, found: &mut Vec<Violation>) {
 }
 
 /// When the first of these was given its lease, at the earliest.
-fn given(turns: &[&Turn]) -> u64 {
+fn given(turns: &[&ClaimSpan]) -> u64 {
     turns.iter().filter_map(|turn| turn.held.map(|held| held.since)).min().unwrap_or(0)
 }
 
 /// Finds operations that were overtaken. A claim that waits, or gets its turn, after another one
 /// was granted has been in the queue all the time, since an ended claim never comes back: so only what
 /// was seen counts, and neither a late message nor a lost place looks like overtaking.
-fn order(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
+fn order(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.told, *t))).collect();
     granted.sort_by_key(|(told, _)| *told);
     for turn in turns {

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::register::{RegisterResult, State};
+use super::register::{RegisterContent, RegisterResult};
 
 /// One operation. Without an answer it may have taken effect at any time after it was asked, or
 /// never.
@@ -19,7 +19,7 @@ pub(super) struct Operation {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    Found,
+    Exists,
     /// There is none; at most so many operations can be explained together.
     Impossible {
         explained: usize,
@@ -43,7 +43,7 @@ pub(super) fn search(operations: &[Operation]) -> Order {
     let mut path = vec![(search.choices(&Point::default()), Point::default())];
     while let Some((choices, point)) = path.last_mut() {
         if point.explained(&search) {
-            return Order::Found;
+            return Order::Exists;
         }
         steps += 1;
         if steps > STEPS {
@@ -76,7 +76,7 @@ struct Point {
     beyond: Vec<usize>,
     /// And these ambiguous ones.
     guessed: Vec<usize>,
-    state: State,
+    state: RegisterContent,
 }
 
 impl Point {
@@ -84,7 +84,7 @@ impl Point {
         self.first == search.answered.len()
     }
 
-    fn after_answered(&self, i: usize, state: State) -> Self {
+    fn after_answered(&self, i: usize, state: RegisterContent) -> Self {
         let mut next = self.clone();
         next.state = state;
         next.beyond.push(i);
@@ -96,7 +96,7 @@ impl Point {
         next
     }
 
-    fn after_unanswered(&self, i: usize, state: State) -> Self {
+    fn after_unanswered(&self, i: usize, state: RegisterContent) -> Self {
         let mut next = self.clone();
         next.state = state;
         next.guessed.push(i);
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn operations_one_after_the_other_have_their_order() {
         let ops = [op(0, 1, 1, Some(5), done(5)), op(2, 3, 2, None, done(5))];
-        assert_eq!(search(&ops), Order::Found);
+        assert_eq!(search(&ops), Order::Exists);
     }
 
     #[test]
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn concurrent_operations_may_go_either_way() {
         let both = |seen| [op(0, 9, 1, Some(5), done(5)), op(1, 8, 1, None, done(seen))];
-        assert_eq!(search(&both(5)), Order::Found);
-        assert_eq!(search(&both(0)), Order::Found);
+        assert_eq!(search(&both(5)), Order::Exists);
+        assert_eq!(search(&both(0)), Order::Exists);
     }
 
     #[test]
@@ -184,8 +184,8 @@ mod tests {
         let lost = Operation { asked: 0, answered: None, token: 1, write: Some(5) };
         let late = [lost.clone(), op(1, 2, 1, None, done(0)), op(3, 4, 1, None, done(5))];
         let never = [lost.clone(), op(1, 2, 2, None, done(0)), op(3, 4, 2, None, done(0))];
-        assert_eq!(search(&late), Order::Found);
-        assert_eq!(search(&never), Order::Found);
+        assert_eq!(search(&late), Order::Exists);
+        assert_eq!(search(&never), Order::Exists);
         let back = [lost, op(1, 2, 1, None, done(5)), op(3, 4, 1, None, done(0))];
         assert!(matches!(search(&back), Order::Impossible { .. }));
     }
@@ -195,13 +195,13 @@ mod tests {
         let stale = RegisterResult::Stale { highest: 2 };
         let right = [op(0, 1, 2, Some(1), done(1)), op(2, 3, 1, Some(9), stale)];
         let wrong = [op(0, 1, 2, Some(1), done(1)), op(2, 3, 1, Some(9), done(9))];
-        assert_eq!(search(&right), Order::Found);
+        assert_eq!(search(&right), Order::Exists);
         assert!(matches!(search(&wrong), Order::Impossible { .. }));
     }
 
     #[test]
     fn ten_thousand_operations_are_no_trouble() {
         let ops: Vec<_> = (0..10_000).map(|i| op(2 * i, 2 * i + 3, i, Some(i), done(i))).collect();
-        assert_eq!(search(&ops), Order::Found);
+        assert_eq!(search(&ops), Order::Exists);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::Fault;
 
 use super::excuse::FaultWindow;
-use super::turn::{Turn, violation};
+use super::turn::{ClaimSpan, violation};
 use super::violation::{Invariant, Violation, nanos};
 
 /// Finds locks that were not granted although operations waited for them; returns the longest such time.
@@ -18,7 +18,7 @@ use super::violation::{Invariant, Violation, nanos};
 /// woken after the answer to a release was lost.
 pub(super) fn progress(
     lock: &str,
-    turns: &[&Turn],
+    turns: &[&ClaimSpan],
     fault_windows: &[FaultWindow],
     (idle, end): (Duration, u64),
     found: &mut Vec<Violation>,
@@ -32,7 +32,7 @@ pub(super) fn progress(
         if to - from <= allowed {
             continue;
         }
-        let waits = |turn: &&Turn| turn.asked < to && turn.answered().unwrap_or(end) > from;
+        let waits = |turn: &&ClaimSpan| turn.asked < to && turn.answered().unwrap_or(end) > from;
         let waiting: Vec<_> = turns.iter().copied().filter(waits).take(10).collect();
         let allowed = Duration::from_nanos(allowed);
         let text = format!(
@@ -46,7 +46,7 @@ pub(super) fn progress(
 }
 
 /// The times in which operations waited, no guard was valid, and no client was granted the lock.
-fn idle_times(turns: &[&Turn], end: u64) -> Vec<(u64, u64)> {
+fn idle_times(turns: &[&ClaimSpan], end: u64) -> Vec<(u64, u64)> {
     // By how much each moment changes how many wait and hold, and whether one is granted.
     let mut changes: Vec<(u64, i64, i64, bool)> = Vec::new();
     for turn in turns {
@@ -105,7 +105,7 @@ const ENOUGH: usize = 20;
 /// Judges how much succeeded, and says how many operations no fault touched. A fault touches what
 /// happens until `patience`, in nanoseconds, after its end.
 pub(super) fn success(
-    turns: &[Turn],
+    turns: &[ClaimSpan],
     fault_windows: &[FaultWindow],
     patience: u64,
     found: &mut Vec<Violation>,
@@ -126,12 +126,12 @@ pub(super) fn success(
     calm.len()
 }
 
-fn is_calm(turn: &Turn, fault_windows: &[FaultWindow], patience: u64) -> bool {
+fn is_calm(turn: &ClaimSpan, fault_windows: &[FaultWindow], patience: u64) -> bool {
     let Some(over) = turn.over.or(turn.answered()) else { return false };
     fault_windows.iter().all(|s| s.begins > over || s.ends.saturating_add(patience) < turn.asked)
 }
 
-fn too_few(unlucky: &[&Turn], text: String) -> Violation {
+fn too_few(unlucky: &[&ClaimSpan], text: String) -> Violation {
     let since = unlucky.first().map_or(0, |turn| turn.asked);
     let at = unlucky.last().and_then(|turn| turn.over).unwrap_or(since);
     let by = unlucky.iter().map(|turn| (turn.client, turn.op)).take(10).collect();

@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 
 /// Registers in memory, by name.
 #[derive(Clone, Debug, Default)]
-pub struct GuardedRegisters(Arc<Mutex<HashMap<String, State>>>);
+pub struct GuardedRegisters(Arc<Mutex<HashMap<String, RegisterContent>>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct RegisterContent {
     pub(super) highest: u64,
     pub(super) value: u64,
 }
 
-impl State {
+impl RegisterContent {
     /// What a register does: the model that histories are held against, too.
     pub(super) fn apply(&mut self, token: u64, write: Option<u64>) -> RegisterResult {
         if token < self.highest {

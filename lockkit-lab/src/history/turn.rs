@@ -10,7 +10,7 @@ use super::{Event, EventKind, History};
 
 /// A lock operation.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct ClaimSpan {
     pub(super) client: u32,
     pub(super) op: u64,
     pub(super) lock: String,
@@ -47,7 +47,7 @@ pub(super) struct Held {
     pub(super) until: u64,
 }
 
-impl Turn {
+impl ClaimSpan {
     /// When it had its answer.
     pub(super) fn answered(&self) -> Option<u64> {
         self.held.map(|held| held.told).or(self.over)
@@ -69,14 +69,14 @@ impl Turn {
 }
 
 /// Puts the lock operations together.
-pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
+pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<ClaimSpan> {
+    let mut turns: Vec<ClaimSpan> = Vec::new();
     let mut index: BTreeMap<(u32, u64), usize> = BTreeMap::new();
     for Event { at, client, what } in &history.events {
         let op = match what {
             EventKind::Asked { op, lock, how } => {
                 index.insert((*client, *op), turns.len());
-                turns.push(Turn {
+                turns.push(ClaimSpan {
                     client: *client,
                     op: *op,
                     lock: lock.clone(),
@@ -109,7 +109,7 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> 
     turns
 }
 
-impl Turn {
+impl ClaimSpan {
     /// Takes in an event of this operation.
     fn hear(&mut self, at: u64, what: &EventKind) {
         match what {
@@ -143,8 +143,8 @@ fn answer_without_question(at: u64, client: u32, op: u64) -> Violation {
 }
 
 /// The operations on each lock, in the order in which they were asked.
-pub(super) fn by_lock(turns: &[Turn]) -> BTreeMap<String, Vec<&Turn>> {
-    let mut locks: BTreeMap<String, Vec<&Turn>> = BTreeMap::new();
+pub(super) fn by_lock(turns: &[ClaimSpan]) -> BTreeMap<String, Vec<&ClaimSpan>> {
+    let mut locks: BTreeMap<String, Vec<&ClaimSpan>> = BTreeMap::new();
     for turn in turns {
         locks.entry(turn.lock.clone()).or_default().push(turn);
     }
@@ -157,7 +157,7 @@ pub(super) fn violation(
     of: &str,
     since: u64,
     at: u64,
-    by: &[&Turn],
+    by: &[&ClaimSpan],
     text: String,
 ) -> Violation {
     let by = by.iter().map(|t| (t.client, t.op)).collect();

@@ -14,7 +14,7 @@ pub(super) fn updates(history: &History, found: &mut Vec<Violation>) {
         let at = operations.values().map(|op| op.asked).max().unwrap_or(0);
         let all: Vec<_> = operations.values().cloned().collect();
         let wrong = match search(&all) {
-            Order::Found => None,
+            Order::Exists => None,
             Order::Unknown => Some("no order of its operations was found in time".to_owned()),
             Order::Impossible { explained } => {
                 let of = all.iter().filter(|op| op.answered.is_some()).count();

@@ -97,14 +97,14 @@ impl FaultFired {
 
 /// A fault that waits for its message.
 #[derive(Debug)]
-pub(crate) struct Armed {
+pub(crate) struct PendingFault {
     pub(crate) fault: Fault,
     when: When,
     left: u64,
     pub(crate) fired: watch::Sender<bool>,
 }
 
-impl Armed {
+impl PendingFault {
     pub(crate) fn new(fault: Fault, when: When) -> (Self, FaultFired) {
         let (fired, seen) = watch::channel(false);
         (Self { fault, when, left: when.nth(), fired }, FaultFired(seen))

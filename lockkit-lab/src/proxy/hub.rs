@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::connection::{ConnectionState, Delivery, ProxiedConnection, lock};
 use super::counts::Counts;
-use super::fault::{Armed, End, Fault, FaultFired, When};
+use super::fault::{End, Fault, FaultFired, PendingFault, When};
 use super::message::{Message, Protocol};
 
 pub(crate) struct Hub {
@@ -20,14 +20,14 @@ pub(crate) struct Hub {
     told: Vec<(u16, u16)>,
     /// False while nothing passes.
     open: watch::Sender<bool>,
-    state: Mutex<State>,
+    state: Mutex<HubState>,
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     to_server: Duration,
     to_client: Duration,
-    armed: Vec<Armed>,
+    pending: Vec<PendingFault>,
     connections: Vec<Arc<ProxiedConnection>>,
 }
 
@@ -86,13 +86,13 @@ impl Hub {
             lock(&connection.tally).sent(&message.begins);
         }
         let struck = {
-            let armed = &mut lock(&self.state).armed;
+            let pending = &mut lock(&self.state).pending;
             // All count, also those that do not strike.
-            armed.extract_if(.., |armed| armed.meets(&message.begins)).collect::<Vec<_>>()
+            pending.extract_if(.., |pending| pending.meets(&message.begins)).collect::<Vec<_>>()
         };
         let mut delivery = Delivery::Pass(self.latency(to));
-        for armed in struck {
-            delivery = match (self.inject(connection, armed.fault, &armed.fired), delivery) {
+        for pending in struck {
+            delivery = match (self.inject(connection, pending.fault, &pending.fired), delivery) {
                 (Delivery::Pass(more), Delivery::Pass(before)) => Delivery::Pass(before + more),
                 (_, Delivery::End) => Delivery::End,
                 (new, _) => new,
@@ -103,10 +103,10 @@ impl Hub {
     }
 
     pub(crate) fn order(&self, fault: Fault, when: When) -> FaultFired {
-        let when_armed = if when == When::Now { When::Request(1) } else { when };
-        let (armed, fired) = Armed::new(fault, when_armed);
+        let when = if when == When::Now { When::Request(1) } else { when };
+        let (pending, fired) = PendingFault::new(fault, when);
         if when != When::Now || matches!(fault, Fault::Delay(_)) {
-            lock(&self.state).armed.push(armed);
+            lock(&self.state).pending.push(pending);
             return fired;
         }
         let connections = lock(&self.state).connections.clone();
@@ -114,19 +114,19 @@ impl Hub {
             .iter()
             .filter(|connection| *connection.state.borrow() == ConnectionState::Open)
         {
-            self.inject(connection, fault, &armed.fired);
+            self.inject(connection, fault, &pending.fired);
         }
         if fault == Fault::BlackHole {
             self.open.send_replace(false);
         }
         if fault != Fault::Mute {
-            armed.fired.send_replace(true);
+            pending.fired.send_replace(true);
         }
         fired
     }
 
     pub(crate) fn heal(&self) {
-        lock(&self.state).armed.clear();
+        lock(&self.state).pending.clear();
         let connections = lock(&self.state).connections.clone();
         for connection in connections {
             // What a mute connection has missed does not come back: it cannot go on.

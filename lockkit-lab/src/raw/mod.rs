@@ -3,7 +3,9 @@
 //! can be done to its data, and the proxy can be tried with a known exchange.
 //! May not be used by drivers, nor grow into clients.
 
+pub mod azure;
 pub mod etcd;
+pub mod http;
 pub mod mysql;
 pub mod nats;
 pub mod postgres;

@@ -30,14 +30,16 @@ pub(super) struct S3Request {
     pub(super) bucket: String,
     pub(super) key: String,
     pub(super) query: HashMap<String, String>,
+    /// Whether the client speaks with Google.
+    pub(super) is_google: bool,
     client: String,
 }
 
 impl S3Request {
     /// Reads a request, or gives the answer to one that is refused.
     pub(super) fn of(head: &Parts) -> Result<Self, Box<S3Response>> {
-        let path = head.uri.path().trim_start_matches('/');
-        let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+        let path = decoded(head.uri.path().trim_start_matches('/'));
+        let (bucket, key) = path.split_once('/').unwrap_or((&path, ""));
         let action = match (&head.method, key.is_empty()) {
             (&Method::GET, true) => Action::ListBucket,
             (&Method::GET, false) => Action::GetObject,
@@ -50,21 +52,22 @@ impl S3Request {
             }
         };
         let authorization = head.headers.get("authorization").and_then(|it| it.to_str().ok());
+        let bearer = authorization.and_then(|it| it.strip_prefix("Bearer "));
         let credential = authorization.and_then(|it| it.split_once("Credential="));
-        let client = credential.and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
+        let access_key = credential.and_then(|(_, rest)| rest.split('/').next());
+        let client = bearer.or(access_key).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
         let request = Self {
             action,
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
+            is_google: bearer.is_some(),
             client: client.to_owned(),
         };
         let (status, code, message) = match client {
             "" => (StatusCode::FORBIDDEN, "AccessDenied", "Anonymous access is denied."),
-            "expired" => {
-                (StatusCode::BAD_REQUEST, "ExpiredToken", "The provided token has expired.")
-            }
+            "expired" => return Err(Box::new(expired(request.is_google))),
             "unknown" => (StatusCode::FORBIDDEN, "InvalidAccessKeyId", "There is no such key."),
             _ if request.lacks(action) => return Err(Box::new(denied(action))),
             _ => return Ok(request),
@@ -75,6 +78,26 @@ impl S3Request {
     /// Whether its client must not do this.
     pub(super) fn lacks(&self, action: Action) -> bool {
         self.client == format!("without-{action}")
+    }
+}
+
+/// Without its escapes; keys have no plus sign.
+fn decoded(path: &str) -> String {
+    let pair = format!("path={path}");
+    form_urlencoded::parse(pair.as_bytes())
+        .next()
+        .map(|(_, path)| path.into_owned())
+        .unwrap_or_default()
+}
+
+pub(super) fn expired(is_google: bool) -> S3Response {
+    match is_google {
+        true => {
+            refused(StatusCode::UNAUTHORIZED, "AuthenticationRequired", "Authentication required.")
+        }
+        false => {
+            refused(StatusCode::BAD_REQUEST, "ExpiredToken", "The provided token has expired.")
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What differs between kinds of servers: how data is prepared, which command serves it, and which
 //! question shows that it serves; a file per kind. May not start processes that stay: that is `server`.
 
+pub(crate) mod azurite;
 pub(crate) mod etcd;
+pub(crate) mod fake_gcs;
 pub(crate) mod mariadb;
 pub(crate) mod nats;
 pub(crate) mod postgres;
@@ -30,6 +32,8 @@ pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
         Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::alone()?),
         Kind::Etcd => Box::new(etcd::Etcd::alone()?),
         Kind::Nats => Box::new(nats::Nats::alone()?),
+        Kind::Azurite => Box::new(azurite::Azurite::new()?),
+        Kind::FakeGcs => Box::new(fake_gcs::FakeGcs::new()?),
     })
 }
 
@@ -42,6 +46,8 @@ pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
         Kind::ZooKeeper => format!("zk://{addr}"),
         Kind::Etcd => format!("etcd://{addr}"),
         Kind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
+        Kind::Azurite => azurite::url(addr),
+        Kind::FakeGcs => format!("gs://{}?endpoint=http://{addr}", fake_gcs::BUCKET),
     }
 }
 

@@ -28,18 +28,18 @@ pub(crate) const VALKEY: &str = "valkey-server";
 
 #[derive(Debug)]
 enum Role {
-    Alone,
+    Single,
     ReplicaOf(SocketAddr),
     Node { bus: Port },
 }
 
 impl Redis {
     pub(crate) fn alone() -> Result<Self> {
-        Self::new("redis", Role::Alone)
+        Self::new("redis", Role::Single)
     }
 
     pub(crate) fn master(name: &str) -> Result<Self> {
-        Self::new(name, Role::Alone)
+        Self::new(name, Role::Single)
     }
 
     pub(crate) fn replica(name: &str, of: SocketAddr) -> Result<Self> {
@@ -92,7 +92,7 @@ impl Recipe for Redis {
                 home.data().display(),
             );
             match &self.role {
-                Role::Alone => {}
+                Role::Single => {}
                 // Without the delay of 5 s a replica is there as soon as it can be.
                 Role::ReplicaOf(of) => text += &format!("replicaof {} {}\n", of.ip(), of.port()),
                 Role::Node { bus } => {

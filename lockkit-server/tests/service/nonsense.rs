@@ -13,7 +13,7 @@ use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 
-const PATHS: [&str; 33] = [
+const PATHS: [&str; 36] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -33,6 +33,8 @@ const PATHS: [&str; 33] = [
     "/v1/registers/store",
     "/v1/registers/delete",
     "/v1/registers/changed",
+    "/v1/registers/list",
+    "/v1/namespaces",
     "/v1/terraform/a",
     "/v1/terraform/a?ID=a",
     "/v1/terraform/b?ID=a&namespace=p",
@@ -46,6 +48,7 @@ const PATHS: [&str; 33] = [
     "/",
     "/page.css",
     "/page.js",
+    "/openapi.json",
     "/%2e%2e//v1/acquire?x=%00",
 ];
 
@@ -122,6 +125,15 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
     }
     assert!(!page.contains("outcome=\"other\""), "{page}");
     assert_eq!(served.client().await.get("/readyz", "").await.status, 200);
+}
+
+#[test]
+fn every_path_of_the_service_gets_nonsense() {
+    let description: Value = serde_json::from_str(include_str!("../../openapi.json")).unwrap();
+    for path in description["paths"].as_object().unwrap().keys() {
+        let path = path.replace("{name}", "a");
+        assert!(PATHS.contains(&path.as_str()), "{path} gets none");
+    }
 }
 
 /// Sends so many requests; how many were of use.
@@ -245,7 +257,9 @@ fn method(rng: &mut StdRng, path: &str) -> &'static str {
 /// What the path takes, with some of it replaced.
 fn bent(rng: &mut StdRng, path: &str) -> Value {
     let id = format!("{:032x}", rng.random_range(0_u32..4));
-    let name = *["a", "b", "", "..", "\u{0}", "á", "lockkit.once/a"].choose(rng).unwrap();
+    let own = ["lockkit.once/a", "lockkit.slot/a/0", "lockkit.slot/a/+1", "lockkit.terraform/a"];
+    let plain = ["a", "b", "", "..", "\u{0}", "á"];
+    let name = *[&plain[..], &own].concat().choose(rng).unwrap();
     let claim = json!({"id": id, "name": name, "ttl_ms": 1_000, "mode": "exclusive"});
     let key = json!({"name": name});
     let write = json!({"write_id": id});
@@ -255,7 +269,8 @@ fn bent(rng: &mut StdRng, path: &str) -> Value {
         "/v1/shorten" => json!({"claim": claim, "ttl_ms": 200}),
         "/v1/raise" => json!({"claim": claim, "token": "7"}),
         "/v1/inspect" | "/v1/registers/load" => key,
-        "/v1/list" => json!({"names": name, "limit": 3}),
+        "/v1/list" | "/v1/registers/list" => json!({"names": name, "limit": 3}),
+        "/v1/namespaces" => json!({"limit": 3, "after": name}),
         "/v1/changed" => json!({"key": key, "seen": [], "wait_ms": 1}),
         "/v1/break" => json!({"key": key, "token": "7"}),
         "/v1/resize" => json!({"key": {"name": name, "space": "semaphore"}, "limit": 2}),

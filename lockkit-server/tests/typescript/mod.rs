@@ -1,9 +1,9 @@
-//! A driver whose requests are sent by the TypeScript client: in a process of Node, asked over its
-//! input and output. What the client has no function for is denied.
+//! A driver whose requests are sent by the TypeScript client: in a process of Node or another runtime,
+//! asked over its input and output. What the client has no function for is denied.
 
 mod program;
 
-pub(crate) use program::Program;
+pub(crate) use program::{Program, Runtime};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
-    Patience, RegisterEntry, RegisterKey, Registers, Released, Renewal, Version, Write,
+    Patience, RegisterEntry, RegisterKey, Registers, Released, Renewal, SetLimit, Version, Write,
     WriteResult, submit_each,
 };
 use lockkit_core::promises::Promises;
@@ -39,8 +39,6 @@ impl TypescriptDriver {
         capabilities.batches.operations = 1;
         capabilities.batches.same_key = false;
         capabilities.raise = false;
-        capabilities.resize = false;
-        capabilities.shorten = false;
         capabilities.namespaces = false;
         Self { program, rust, capabilities }
     }
@@ -50,7 +48,7 @@ impl TypescriptDriver {
         let body = wire::AcquireBody {
             claim: wire::Claim::of(&acquire.claim),
             no_wait: acquire.patience == Patience::Try,
-            resizable: false,
+            resizable: acquire.claim.resizable,
             wait_ms: 0,
         };
         let asked = self.program.submit::<wire::ClaimStatus>("/v1/acquire", &body).await;
@@ -115,6 +113,24 @@ impl LockDriver for TypescriptDriver {
         let body = wire::ClaimBody { claim: wire::Claim::of(claim) };
         let status: wire::ClaimStatus = self.program.ask("/v1/downgrade", &body).await?;
         Ok(status.renewal(sent))
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let sent = self.clock().now();
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let body = wire::ShortenBody { claim: wire::Claim::of(claim), ttl_ms };
+        let status: wire::ClaimStatus = self.program.ask("/v1/shorten", &body).await?;
+        Ok(status.renewal(sent))
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (limit, if_unset) = match limit {
+            SetLimit::IfUnset(limit) => (limit, true),
+            SetLimit::To(limit) => (limit, false),
+        };
+        let body = wire::ResizeBody { key: wire::Key::of(key), limit, if_unset };
+        let limit: wire::Limit = self.program.ask("/v1/resize", &body).await?;
+        Ok(limit.limit)
     }
 
     async fn break_claim(

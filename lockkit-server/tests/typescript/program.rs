@@ -1,4 +1,4 @@
-//! The process of Node, and the requests that it has not answered yet.
+//! The process of a runtime, and the requests that it has not answered yet.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,7 +16,50 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
-/// A running `tests/driver.ts`.
+/// Where the client runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runtime {
+    Node,
+    Deno,
+    Bun,
+    /// A page of Chromium.
+    Page,
+}
+
+impl Runtime {
+    /// The command of the program; an error says what is missing here.
+    pub(crate) fn command(self) -> Result<Command, String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("");
+        let script = match self {
+            Self::Page => "driver-browser.js",
+            _ => "driver.js",
+        };
+        let script = root.join("clients/typescript/build/tests").join(script);
+        if !script.is_file() {
+            return Err("it is not built: cargo xtask typescript --build".to_owned());
+        }
+        let packaged = |program: &str| {
+            let program = root.join("target/runtimes/node_modules").join(program);
+            match program.is_file() {
+                true => Ok(Command::new(program)),
+                false => Err(format!("there is no {self:?}: cargo xtask install fetches it")),
+            }
+        };
+        let mut command = match self {
+            Self::Node | Self::Page => Command::new("node"),
+            Self::Deno => packaged("@deno/linux-x64-glibc/deno")?,
+            Self::Bun => packaged("@oven/bun-linux-x64/bin/bun")?,
+        };
+        if self == Self::Deno {
+            let rights = ["--allow-net=127.0.0.1", "--allow-env", "--allow-sys"];
+            command.arg("run").args(rights).env("DENO_NO_UPDATE_CHECK", "1");
+        }
+        command.arg(script);
+        Ok(command)
+    }
+}
+
+/// A running `tests/driver.ts`, or the like.
 #[derive(Debug)]
 pub(crate) struct Program {
     _child: Child,
@@ -45,24 +88,20 @@ struct Answer {
 
 impl Program {
     /// Starts it; it ends when this is dropped.
-    pub(crate) async fn start() -> Result<Arc<Self>, Error> {
-        let path = "../clients/typescript/build/tests/driver.js";
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        if !path.is_file() {
-            return Err(Error::config("it is not built: cargo xtask typescript --build"));
-        }
-        let node = Command::new("node")
-            .arg(path)
+    pub(crate) async fn start(runtime: Runtime) -> Result<Arc<Self>, Error> {
+        let mut command = runtime.command().map_err(Error::Config)?;
+        let started = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
+            // The one of the browser ends it, and removes its profile, at the end of its input.
+            .kill_on_drop(runtime != Runtime::Page)
             .spawn();
-        let mut child = node.map_err(|e| Error::config(format!("node: {e}")))?;
+        let mut child = started.map_err(|e| Error::config(format!("{runtime:?}: {e}")))?;
         let (Some(mut input), Some(output), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(Error::config("node has no input or no output"));
+            return Err(Error::config("the program has no input or no output"));
         };
         let (lines, mut written) = mpsc::unbounded_channel::<Value>();
         tokio::spawn(async move {
@@ -120,13 +159,14 @@ impl Client {
         program.send(json!({"id": id, "servers": servers, "path": path, "body": body}));
         let answer = answer.await;
         drop(asked);
-        let gone = || BatchError::unknown(Error::permanent("http", "the program in Node ended"));
+        let gone =
+            || BatchError::unknown(Error::permanent("http", "the program in TypeScript ended"));
         let answer = answer.map_err(|_| gone())?;
         if let Some(problem) = answer.problem {
             return Err(problem.batch_error());
         }
         serde_json::from_value(answer.answer.unwrap_or_default()).map_err(|e| {
-            BatchError::unknown(Error::permanent("http", format!("{path}: what Node said: {e}")))
+            BatchError::unknown(Error::permanent("http", format!("{path}: what it said: {e}")))
         })
     }
 }
@@ -149,7 +189,7 @@ impl Drop for Asked<'_> {
 async fn read(output: ChildStdout, waiting: Waiting) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let answer: Answer = serde_json::from_str(&line).expect("Node writes JSON");
+        let answer: Answer = serde_json::from_str(&line).expect("the program writes JSON");
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waits) = waiting.remove(&answer.id) {
             let _ = waits.send(answer);

@@ -1,4 +1,4 @@
-//! Schedules for two rules that random ones break too seldom: each is run with the rule and without it.
+//! Schedules that random ones meet too seldom; those for a rule are run with it and without it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client::key;
 use super::{PACE, TTL};
-use crate::document::{SESSIONS, SessionDocument, decode, encode};
+use crate::document::{SESSIONS, SessionDocument, decode, encode, session_key, shard_of};
 use crate::rules::{Rules, StoreRule};
 use crate::store::{ReadOutcome, Store, StoreFacts};
 use crate::testing::{Faults, TestStore};
@@ -130,4 +130,55 @@ async fn a_lease_that_counts_from_the_acquire_lets_two_hold() {
 async fn a_beat_of_another_process_that_is_taken_for_ones_own_lets_two_hold() {
     assert!(!copied_machine_lets_two_hold(Rules { without: None }).await);
     assert!(copied_machine_lets_two_hold(Rules { without: Some(StoreRule::KnownBeat) }).await);
+}
+
+/// Two shards with a claim each of one session; a client that saw one of them ends and removes the session, and
+/// a late copy of its document comes after that.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_removed_while_a_claim_of_it_is_left_and_comes_back_late_holds_nothing() {
+    let pair = Pair::new(Rules { without: None }).await;
+    let shards = pair.other.inner.context.shards;
+    let first = shard_of(&key("first"), shards);
+    let elsewhere =
+        (0..).map(|n| format!("second {n}")).find(|n| shard_of(&key(n), shards) != first);
+    let second = claim(&elsewhere.expect("there are several shards"), TTL);
+    granted(&pair.holder, &second).await.expect("it is free");
+    assert!(matches!(pair.holder.renew_single(&second).await, Ok(Renewal::Holds(_))));
+    let own = pair.holder.inner.own.get(&second.id).expect("it is its own").session.id.clone();
+    let session = session_key(&own);
+    let document = async || match pair.store.get(&session, None).await {
+        Ok(ReadOutcome::Document(found)) => Some(found.bytes),
+        _ => None,
+    };
+    let living = document().await.expect("it lives");
+    let remove = async || {
+        while document().await.is_some() {
+            sleep(TTL / 2).await;
+            pair.other.inner.context.sweep().await.expect("the store works");
+        }
+    };
+    pair.cut();
+    timeout(TTL * 20, remove()).await.expect("it is removed");
+    let is_left = || {
+        let documents = pair.store.documents().into_iter();
+        let mut shards = documents.filter(|(key, _)| key.starts_with("l/"));
+        shards.any(|(_, document)| String::from_utf8_lossy(&document).contains(&own))
+    };
+    assert!(is_left(), "nobody looked at the other shard");
+    pair.store.put_if(&session, &living, None).await;
+    // A process that knows nothing of it takes the lock, but not before it has watched for a whole TTL.
+    let next = driver(&pair.store, Rules { without: None }).await;
+    let (taken, begun) = (claim(second.key.name.as_str(), TTL), TokioClock.now());
+    while granted(&next, &taken).await.is_none() {
+        sleep(PACE).await;
+    }
+    assert!(TokioClock.now().since(begun) >= TTL);
+    pair.holders_store.set_faults(Faults::default());
+    for lost in [&pair.first, &second] {
+        let renewed = pair.holder.renew_single(lost).await;
+        assert!(matches!(renewed, Ok(Renewal::Ended(_))), "{renewed:?}");
+    }
+    assert!(matches!(next.renew_single(&taken).await, Ok(Renewal::Holds(_))));
+    timeout(TTL * 20, remove()).await.expect("it is removed again");
+    assert!(!is_left());
 }

@@ -144,6 +144,8 @@ class Engine:
         loss, claim = record.loss(), record.claim
         if loss is not None and self.is_foreign():
             raise loss.error()  # it is the parent's
+        if record.leaving:
+            return
         if loss is None and record.left_until() and not record.is_over():
             if await self._left(record):
                 return
@@ -181,15 +183,17 @@ class Engine:
         claim = record.claim
         if not record.uncertain:
             rest = max(0.1, record.left_until() - self.clock.now())
+            record.leaving = True
             try:
                 result = await self.ask("/v1/shorten", shortened(claim, rest), state)
             except Unsupported:
-                pass
-            except Error as error:
+                record.leaving = False
+                self._renewer.schedule(record)
+            except BaseException:  # also a cancelled call
                 if record.close():
                     self._renewer.delist(record)
                     self.give_back(claim, False, 0.0, record.least_end)
-                raise error
+                raise
             else:
                 if record.close():
                     self._renewer.delist(record)

@@ -9,7 +9,7 @@ from typing import Optional
 
 from ._engine import Callback, Hold
 from ._errors import LockLost, LossReason
-from ._record import Record
+from ._record import Loss, Record
 
 
 class HeldLock:
@@ -21,6 +21,9 @@ class HeldLock:
     @property
     def _record(self) -> Record:
         return self._hold.record
+
+    def _loss(self) -> Optional[Loss]:
+        return self._record.loss()
 
     @property
     def name(self) -> str:

@@ -84,6 +84,8 @@ class Record:
         """When it is to be renewed."""
         self.asking = False
         """Whether a renewal is under way."""
+        self.leaving = False
+        """Its lease is being made to end earlier: it must not be trusted any more."""
         self.scheduled = math.inf
         """When the renewer looks at it."""
         self.hold: "Callable[[], Optional[Hold]]" = lambda: None
@@ -110,13 +112,13 @@ class Record:
         loss = self.loss(now)
         if loss is not None:
             raise loss.error()
-        if not isinstance(now, Validity):
+        if not isinstance(now, Validity) or self.leaving:
             raise LockReleased
         return now.token
 
     def remaining(self) -> float:
         now = self._now
-        if not isinstance(now, Validity) or self.loss(now) is not None:
+        if not isinstance(now, Validity) or self.leaving or self.loss(now) is not None:
             return 0.0
         return max(0.0, now.deadline - self._clock.now())
 
@@ -134,6 +136,8 @@ class Record:
             return now.loss
         if self.is_foreign():
             return Loss(LossReason.FORKED)
+        if self.leaving:
+            return None
         if isinstance(now, Validity) and self._clock.now() >= now.deadline:
             if now.deadline >= self._stop:
                 return Loss(LossReason.MAX_HOLD)
@@ -229,14 +233,16 @@ class Record:
     def next_event(self) -> float:
         """When something is to be done: a renewal, or its end."""
         validity = self._now
+        if self.leaving:
+            return math.inf
         deadline = validity.deadline if isinstance(validity, Validity) else math.inf
         return deadline if self.asking else min(self.due, deadline)
 
     def renewable(self, now: float) -> bool:
         """Whether it may as well be renewed when another one is: its turn comes within half the
         usual interval."""
-        validity = self._now
-        return isinstance(validity, Validity) and not self.asking and self.due <= now + validity.ttl / 6
+        validity, idle = self._now, not self.asking and not self.leaving
+        return isinstance(validity, Validity) and idle and self.due <= now + validity.ttl / 6
 
     def lease_end(self) -> float:
         """When the backend ends the lease that is known here, lock delay included; where ``max_hold``

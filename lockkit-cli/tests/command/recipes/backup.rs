@@ -1,10 +1,10 @@
-//! docs/recipes/backups.md: restic on several hosts. Litestream is in no package of Debian: its script is
-//! checked by the shell only.
+//! docs/recipes/backups.md: restic on several hosts, Litestream on the one that leads.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
-use super::Recipe;
-use crate::stage::{code, stderr, wait_for};
+use super::{Recipe, fetched};
+use crate::stage::{code, stderr, stdout, wait_for};
 
 fn recipe() -> Recipe {
     let mut recipe = Recipe::new("recipes/backup");
@@ -72,9 +72,58 @@ fn what_a_killed_backup_leaves_is_cleared_away() {
     assert_eq!(restic(&recipe, "check"), 0);
 }
 
+/// Adds its host to the table, and says so; then it serves.
+const SERVE: &str = r#"#!/bin/sh
+exec python3 -c '
+import os, sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1])
+db.execute("PRAGMA journal_mode = wal")
+db.execute("CREATE TABLE IF NOT EXISTS leaders (host TEXT)")
+db.execute("INSERT INTO leaders VALUES (?)", [os.environ["HOST"]])
+db.commit()
+open("../serves-" + os.environ["HOST"], "w").close()
+while True: time.sleep(0.1)' "$@"
+"#;
+
 #[test]
-fn the_script_for_litestream_is_one() {
-    let recipe = Recipe::new("recipes/backup");
-    let read = recipe.script("sh -n litestream.sh").output().unwrap();
-    assert_eq!(code(&read), 0, "{}", stderr(&read));
+fn the_next_leader_restores_what_the_last_one_replicated_with_litestream() {
+    let mut recipe = Recipe::new("recipes/backup");
+    let Some(litestream) = fetched("litestream/litestream") else {
+        eprintln!("skipped: `cargo xtask install` fetches the Litestream that this needs");
+        return;
+    };
+    let at = |name: &str| recipe.stage.path(name);
+    symlink(litestream, at("litestream")).unwrap();
+    fs::write(at("serve"), SERVE).unwrap();
+    fs::set_permissions(at("serve"), fs::Permissions::from_mode(0o755)).unwrap();
+    let replica = format!("file://{}", at("replica").display());
+    recipe.set("REPLICA", &replica);
+    let start =
+        |name: &str| recipe.host(name, "mkdir $HOST-data && cd $HOST-data && ../litestream.sh");
+    let leaders = |file: &str| {
+        let query = format!(
+            "python3 -c 'import sqlite3; db = sqlite3.connect(\"{file}\"); \
+             print(*[host for host, in db.execute(\"SELECT host FROM leaders\")])'"
+        );
+        stdout(&recipe.script(&query).output().unwrap()).trim().to_owned()
+    };
+    let serves = |name: &str| {
+        let served = recipe.stage.path(&format!("serves-{name}"));
+        move || served.exists().then_some(())
+    };
+    let first = start("first");
+    wait_for("the first leader", serves("first"));
+    let second = start("second");
+    wait_for("the second candidate", || (recipe.queue("litestream/shop") == [1, 1]).then_some(()));
+    // Litestream replicates after the commit: once a second.
+    wait_for("the replica", || {
+        let restore = "rm -f looked.db && litestream restore -o looked.db $REPLICA";
+        let restored = recipe.script(restore).output().unwrap();
+        (code(&restored) == 0 && leaders("looked.db") == "first").then_some(())
+    });
+    assert!(serves("second")().is_none(), "one host writes");
+    first.kill();
+    wait_for("the second leader", serves("second"));
+    assert_eq!(leaders("second-data/shop.db"), "first second", "{}", recipe.log("second"));
+    drop(second);
 }

@@ -121,22 +121,26 @@ impl Recipe {
 
     /// What the recipes need from PyPI; `None`, said on stderr, where it is not there.
     fn packages(&mut self) -> Option<()> {
-        let this = env::current_exe().unwrap();
-        let found = this
-            .ancestors()
-            .map(|at| at.join("recipes"))
-            .find(|at| at.join("installed.txt").exists());
-        let Some(found) = found else {
+        let Some(installed) = fetched("recipes/installed.txt") else {
             eprintln!(
                 "skipped: `cargo xtask install` fetches the packages of PyPI that this needs"
             );
             return None;
         };
         let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/python/src");
-        let path = env::join_paths([found, client]).unwrap().into_string().unwrap();
+        let path = env::join_paths([installed.parent().unwrap(), client.as_path()])
+            .unwrap()
+            .into_string()
+            .unwrap();
         self.set("PYTHONPATH", path);
         Some(())
     }
+}
+
+/// A file that `cargo xtask install` puts beside what cargo builds, if it did.
+fn fetched(file: &str) -> Option<PathBuf> {
+    let this = env::current_exe().unwrap();
+    this.ancestors().map(|at| at.join(file)).find(|at| at.is_file())
 }
 
 /// A host: the processes that a script starts.

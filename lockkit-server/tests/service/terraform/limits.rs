@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Renewal,
+    Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Registers, Renewal,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Token};
@@ -111,14 +111,27 @@ async fn a_page_of_another_site_and_another_host_are_refused() {
     assert!(subject.holder().await.is_none());
 }
 
-/// A backend without registers.
+/// The memory backend under another name, or without registers.
 #[derive(Debug)]
-struct WithoutRegisters(MemoryDriver);
+struct Altered(MemoryDriver, Capabilities);
+
+impl Altered {
+    fn new(alter: impl FnOnce(&mut Capabilities)) -> Arc<Self> {
+        let driver = MemoryDriver::new();
+        let mut capabilities = *driver.capabilities();
+        alter(&mut capabilities);
+        Arc::new(Self(driver, capabilities))
+    }
+}
 
 #[async_trait]
-impl LockDriver for WithoutRegisters {
+impl LockDriver for Altered {
     fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
+        &self.1
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.1.registers.then(|| self.0.registers())?
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -161,8 +174,31 @@ impl LockDriver for WithoutRegisters {
 }
 
 #[tokio::test]
+async fn etcd_takes_four_megabytes_of_a_compressed_state_and_other_backends_more() {
+    // Text of this kind compresses by a quarter.
+    let long = state(1, 6_000_000);
+    let settings = ServiceSettings::new;
+    let etcd = Altered::new(|capabilities| capabilities.backend = "etcd");
+    let subject = Subject::on(etcd, settings(), None).await;
+    subject.lock("one").await;
+    let (before, names) = (subject.head().await, subject.names().await);
+    let refused = subject.post("one", &long).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (413, &json!("too_large")));
+    assert!(refused.body.contains("4000000"), "it names the limit: {}", refused.body);
+    assert_eq!((subject.head().await, subject.names().await), (before, names), "nothing is stored");
+    assert_eq!(subject.post("one", &state(1, 4_000_000)).await.status, 200);
+    let terraform = TerraformSettings { stored: Some(8_000_000), ..TerraformSettings::default() };
+    for (backend, settings) in [("memory", settings()), ("etcd", settings().terraform(terraform))] {
+        let driver = Altered::new(|capabilities| capabilities.backend = backend);
+        let subject = Subject::on(driver, settings, None).await;
+        subject.lock("one").await;
+        assert_eq!(subject.post("one", &long).await.status, 200, "{backend}");
+    }
+}
+
+#[tokio::test]
 async fn a_backend_without_registers_says_so_with_a_status_that_is_not_retried() {
-    let driver = Arc::new(WithoutRegisters(MemoryDriver::new()));
+    let driver = Altered::new(|capabilities| capabilities.registers = false);
     let subject = Subject::on(driver, ServiceSettings::new(), None).await;
     assert!(!subject.served.service.keeps_terraform_states());
     for method in ["GET", "LOCK", "UNLOCK", "POST", "DELETE"] {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Optional, Type
+from typing import Optional, Type, TypeVar
 
 from .._acquire import Request
 from .._engine import Callback, Engine, Hold
@@ -12,7 +12,33 @@ from .._held_lock import HeldLock, Lost, swallowed
 from ._thread import EngineThread
 
 
-class Guard(HeldLock):
+R = TypeVar("R", bound="Releasing")
+
+
+class Releasing:
+    """What the end of a block releases: a lock, or a slot."""
+
+    def release(self) -> None:
+        """Gives it back, and returns once the service knows."""
+        raise NotImplementedError
+
+    def __enter__(self: R) -> R:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        body: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            self.release()
+        except Error as error:
+            if not swallowed(error, body):
+                raise
+
+
+class Guard(HeldLock, Releasing):
     """A lock that is held, and renewed in the background.
 
     In a ``with`` statement, leaving the block releases the lock, and raises ``LockLost`` if it was
@@ -57,21 +83,6 @@ class Guard(HeldLock):
         record = self._record
         record.token()
         self._thread.run(lambda it: it.downgrade(record))
-
-    def __enter__(self) -> "Guard":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        try:
-            self.release()
-        except Error as error:
-            if not swallowed(error, body):
-                raise
 
 
 def taken(thread: EngineThread, request: Request, limit: Optional[float]) -> Optional[Guard]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Optional, Type
+from typing import Optional
 
 from .. import _numbers
 from .._engine import Engine
-from .._errors import Error
-from .._held_lock import swallowed
 from .._numbers import NumberedLock
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from ._guard import Guard
+from ._guard import Guard, Releasing
 from ._thread import EngineThread
 
 
-class SlotGuard(NumberedLock):
+class SlotGuard(NumberedLock, Releasing):
     """A slot that is held, and renewed in the background. ``with guard:`` releases it at the end. One
     that nothing refers to any more is released in the background."""
 
@@ -43,21 +40,6 @@ class SlotGuard(NumberedLock):
                 raise loss.error()
             return
         self._thread.run(lambda it: _numbers.release(it, slot, permit))
-
-    def __enter__(self) -> "SlotGuard":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        try:
-            self.release()
-        except Error as error:
-            if not swallowed(error, body):
-                raise
 
 
 class Slots:

@@ -10,12 +10,50 @@ from .._acquire import Request
 from .._engine import Callback, Hold
 from .._errors import Error
 from .._held_lock import AsyncLost, HeldLock, swallowed
+from .._record import Loss
 from ._slot import EngineSlot
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Releasing")
 
 
-class Guard(HeldLock):
+class Releasing:
+    """What the end of a block, or of work under it, releases: a lock, or a slot."""
+
+    async def release(self) -> None:
+        """Gives it back, and returns once the service knows."""
+        raise NotImplementedError
+
+    async def run(self: R, work: Callable[[R], Awaitable[T]]) -> T:
+        """Runs ``work(guard)`` under this, and releases it. The work is cancelled when the lock is
+        lost, and this raises ``LockLost``, as it does when that shows at the release."""
+        async with self:
+            return await cancelled_by_loss(self, work)
+
+    async def __aenter__(self: R) -> R:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        body: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            await self.release()
+        except Error as error:
+            if not swallowed(error, body):
+                raise
+
+    def _loss(self) -> Optional[Loss]:
+        raise NotImplementedError
+
+    async def _ended(self) -> None:
+        """Waits for the loss, or for the release."""
+        raise NotImplementedError
+
+
+class Guard(HeldLock, Releasing):
     """A lock that is held, and renewed in the background.
 
     As a context manager (``async with``), the end of the block releases the lock, and raises
@@ -51,36 +89,18 @@ class Guard(HeldLock):
         stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
         await self._hold.engine.downgrade(self._record)
 
-    async def run(self, work: Callable[["Guard"], Awaitable[T]]) -> T:
-        """Runs ``work(guard)`` under this lock, and releases it. The work is cancelled when the
-        lock is lost, and this raises ``LockLost``, as it does when that shows at the release."""
-        async with self:
-            return await cancelled_by_loss(self, work)
-
-    async def __aenter__(self) -> "Guard":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        try:
-            await self.release()
-        except Error as error:
-            if not swallowed(error, body):
-                raise
+    async def _ended(self) -> None:
+        await self.lost.wait()
 
 
-async def cancelled_by_loss(guard: Guard, work: Callable[[Guard], Awaitable[T]]) -> T:
+async def cancelled_by_loss(guard: R, work: Callable[[R], Awaitable[T]]) -> T:
     """The result of ``work(guard)``, which is cancelled when the lock is lost."""
     working = asyncio.ensure_future(work(guard))
-    losing = asyncio.ensure_future(guard.lost.wait())
+    losing = asyncio.ensure_future(guard._ended())
     try:
         await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            loss = guard._record.loss()
+            loss = guard._loss()
             if loss is not None:
                 raise loss.error()
             await asyncio.wait({working})  # which has released it

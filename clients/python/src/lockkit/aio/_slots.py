@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Awaitable, Callable, Optional, Type, TypeVar
+from typing import Awaitable, Callable, Optional, TypeVar
 
 from .. import _numbers
-from .._errors import Error, LossReason
-from .._held_lock import swallowed
+from .._errors import LossReason
 from .._numbers import NumberedLock
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from ._guard import Guard
+from ._guard import Guard, Releasing
 from ._slot import EngineSlot
 
 T = TypeVar("T")
 
 
-class SlotGuard(NumberedLock):
+class SlotGuard(NumberedLock, Releasing):
     """A slot that is held, and renewed in the background. ``async with guard:`` releases it at the
     end. One that nothing refers to any more is released in the background."""
 
@@ -34,53 +32,22 @@ class SlotGuard(NumberedLock):
 
     async def wait_lost(self) -> Optional[LossReason]:
         """Waits for the loss, and says why; ``None`` when the slot is released instead."""
+        await self._ended()
+        return self.loss
+
+    async def _ended(self) -> None:
         waits = [asyncio.ensure_future(it.lost.wait()) for it in (self._slot, self._permit)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return self.loss
 
     async def release(self) -> None:
         """Gives back the slot and then its permit, and returns once the service knows. Raises
         ``LockLost`` when one of them was not held until now. Releasing again does nothing."""
         engine = self._slot._hold.engine
         await _numbers.release(engine, self._slot_record, self._permit_record)
-
-    async def run(self, work: Callable[["SlotGuard"], Awaitable[T]]) -> T:
-        """Runs ``work(guard)`` under this slot, and releases it. The work is cancelled when the slot
-        is lost, and this raises ``LockLost``."""
-        async with self:
-            working = asyncio.ensure_future(work(self))
-            losing = asyncio.ensure_future(self.wait_lost())
-            try:
-                await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
-                loss = self._loss()
-                if not working.done() and loss is not None:
-                    raise loss.error()
-                return await working
-            finally:
-                losing.cancel()
-                # It must have ended before the slot is released.
-                while not working.done():
-                    working.cancel()
-                    await asyncio.wait({working})
-
-    async def __aenter__(self) -> "SlotGuard":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        try:
-            await self.release()
-        except Error as error:
-            if not swallowed(error, body):
-                raise
 
 
 class Slots:

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{LockManager, MemoryDriver, Settings};
-use lockkit_lab::trials::crowds::delays_no_other;
+use lockkit_lab::trials::many_waiters::delays_no_other;
 use lockkit_sql::SqliteDriver;
 
 fn manager(driver: Arc<dyn LockDriver>) -> LockManager {

@@ -1,6 +1,7 @@
 //! HTTP for the client crate: each request is sent once. The pool below would repeat one whose connection
 //! was closed before anything of it was written; here that is an error like any other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,17 @@ impl HttpConnector for OnceConnector {
     }
 }
 
+/// The headers of an answer, which the client crate hands on as an extension.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResponseHeaders(BTreeMap<String, String>);
+
+impl ResponseHeaders {
+    /// By its name in lower case.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
 #[derive(Debug)]
 struct OnceClient(Client<HttpsConnector<TcpConnector>, HttpRequestBody>);
 
@@ -77,8 +89,13 @@ impl HttpService for OnceClient {
         // Of no kind that would be repeated.
         let failed = |error| HttpError::new_boxed(HttpErrorKind::Unknown, error);
         let exchange = async {
-            let (parts, body) = self.0.request(request).await?.into_parts();
+            let (mut parts, body) = self.0.request(request).await?.into_parts();
             let body = Limited::new(body, LONGEST).collect().await?.to_bytes();
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            let headers = parts.headers.iter();
+            let headers = headers.map(|(name, value)| (name.to_string(), text(value.as_bytes())));
+            let headers = ResponseHeaders(headers.collect());
+            parts.extensions.insert(headers);
             Ok(HttpResponse::from_parts(parts, body.into()))
         };
         timeout(LIMIT, exchange).await.map_err(|late| failed(late.into()))?.map_err(failed)

@@ -1,4 +1,4 @@
-//! Crowds: what many claims of one name cost another name of the same process.
+//! What many claims of one name cost another name of the same process.
 
 use std::time::{Duration, Instant};
 
