@@ -11,6 +11,7 @@ mod guides;
 mod habits;
 mod inspection;
 mod moving;
+mod neighbours;
 mod nested;
 mod once;
 mod packages;
