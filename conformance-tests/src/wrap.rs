@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant,
+    Acquisition, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Gate, Grant,
     LockDriver, RegisterEntry, RegisterKey, Registers, Renewal, SetLimit, Version, Write,
     WriteResult,
 };
@@ -221,6 +221,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
     fn registers(&self) -> Option<&dyn Registers> {
         self.inner.registers().is_some().then_some(self)
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        self.inner.gate()
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {

@@ -335,6 +335,9 @@ impl<'a> LockRequest<'a> {
     /// when that is not known.
     async fn line(&self, locks: &LockManager) -> Option<String> {
         let subject = describe::subject(self.space(), self.name);
+        if self.space() == Space::Lock && locks.neighbour_wait(self.name).is_some() {
+            return Some(format!("waiting for {subject}: held by a client of another library"));
+        }
         let look = timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await;
         Some(match look {
             Ok(Ok(state)) => {

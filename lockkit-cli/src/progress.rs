@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use futures_util::StreamExt;
 use lockkit::state::LockState;
-use lockkit::{LockManager, Space};
+use lockkit::{LockManager, NeighbourWait, Space};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -43,6 +43,12 @@ struct ProgressView<'a> {
     phase: &'static str,
     /// The place among those who wait, from 1; null while that is not known, and when it holds.
     place: Option<usize>,
+    /// `neighbour` where it was granted, and a client of another library has the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// How long that one's lease lasts yet, where the backend tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining_ms: Option<u64>,
     /// How long this process has waited.
     waiting_for_ms: u64,
     /// For how long the lock stays held yet.
@@ -90,12 +96,13 @@ impl<'a> Progress<'a> {
             // The time that an outage lasts is no change of it.
             let gist = match (&trouble, &state) {
                 (Some(_), _) => Some("trouble".to_owned()),
+                (None, _) if self.neighbour(locks).is_some() => Some("neighbour".to_owned()),
                 (None, Some(state)) => self.gist(state),
                 (None, None) => None,
             };
             let changed = gist != said;
             if gist.is_some() && (changed || (silent && last.elapsed() >= INTERVAL)) {
-                self.say(state.as_ref(), trouble.as_deref());
+                self.say(state.as_ref(), self.neighbour(locks), trouble.as_deref());
                 last = Instant::now();
             }
             if gist.is_some() || said.is_some() {
@@ -106,7 +113,7 @@ impl<'a> Progress<'a> {
 
     /// Says why it waits where nothing is known of the lock.
     pub(crate) fn trouble(&self, why: &str) {
-        self.say(None, Some(why));
+        self.say(None, None, Some(why));
     }
 
     /// Says that the lock stays held although its command has ended.
@@ -123,6 +130,8 @@ impl<'a> Progress<'a> {
                 let progress = ProgressView {
                     phase: "held",
                     place: None,
+                    reason: None,
+                    remaining_ms: None,
                     waiting_for_ms: 0,
                     held_for_ms: Some(rest_ms),
                     error: None,
@@ -142,13 +151,29 @@ impl<'a> Progress<'a> {
         Some(format!("{place:?} of {} behind {holders:?}", state.waiters().count()))
     }
 
-    fn say(&self, state: Option<&LockState>, trouble: Option<&str>) {
+    /// The wait for a client of another library, which comes once the claim was granted.
+    fn neighbour(&self, locks: &LockManager) -> Option<NeighbourWait> {
+        (self.space == Space::Lock).then(|| locks.neighbour_wait(self.name))?
+    }
+
+    fn say(
+        &self,
+        state: Option<&LockState>,
+        neighbour: Option<NeighbourWait>,
+        trouble: Option<&str>,
+    ) {
         let waited = self.began.elapsed();
-        let place = state.and_then(|state| self.place(state));
+        let place = match neighbour {
+            Some(_) => Some(1),
+            None => state.and_then(|state| self.place(state)),
+        };
+        let remaining = neighbour.and_then(|it| it.remaining);
         if self.format == ProgressFormat::Json {
             let progress = ProgressView {
                 phase: "waiting",
                 place,
+                reason: neighbour.map(|_| "neighbour"),
+                remaining_ms: remaining.and_then(|left| u64::try_from(left.as_millis()).ok()),
                 waiting_for_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
                 held_for_ms: None,
                 error: trouble,
@@ -159,6 +184,15 @@ impl<'a> Progress<'a> {
         let mut text = format!("waiting for {} for {}", self.subject(), describe::duration(waited));
         match (trouble, state, place) {
             (Some(trouble), _, _) => text.push_str(&format!(": {trouble}")),
+            (None, _, _) if neighbour.is_some() => {
+                text.push_str(": place 1, held by a neighbour (a client of another library)");
+                if let Some(left) = remaining {
+                    text.push_str(&format!(
+                        ", whose lease lasts {} more",
+                        describe::duration(left)
+                    ));
+                }
+            }
             (None, Some(state), Some(place)) => {
                 text.push_str(&format!(": place {place} of {}", state.waiters().count()));
                 if let Some(holders) = describe::holders(state) {

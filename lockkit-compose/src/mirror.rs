@@ -14,7 +14,7 @@ use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, WakeUp};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, ClaimId,
-    Grant, LockDriver, Patience, Renewal, locked, submit_each,
+    Gate, Grant, LockDriver, Patience, Renewal, locked, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page, Severity};
@@ -24,7 +24,7 @@ mod path;
 mod state;
 
 use crate::named::Named;
-use crate::together::{self, all_namespaces};
+use crate::together::{self, NoNeighbours, all_namespaces};
 use state::{MirrorRenewal, MirrorState, NoteTag, at_new, at_old, lost};
 
 const BACKEND: &str = "mirror";
@@ -136,6 +136,11 @@ impl LockDriver for MirrorDriver {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        let has_gate = self.old.gate().is_some() || self.new.gate().is_some();
+        has_gate.then_some(&NoNeighbours)
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {

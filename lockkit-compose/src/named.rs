@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Registers, Renewal,
-    SetLimit,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Gate, Grant, LockDriver, Registers,
+    Renewal, SetLimit,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
@@ -54,6 +54,10 @@ impl LockDriver for Named {
 
     fn registers(&self) -> Option<&dyn Registers> {
         self.driver.registers()
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        self.driver.gate()
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {

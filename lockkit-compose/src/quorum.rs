@@ -16,8 +16,8 @@ use tokio::sync::{OnceCell, oneshot};
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Grant,
-    LockDriver, Patience, Released, Renewal, Renewed, locked, no_answer, submit_each,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Gate,
+    Grant, LockDriver, Patience, Released, Renewal, Renewed, locked, no_answer, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
@@ -441,6 +441,11 @@ impl LockDriver for QuorumDriver {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock.clone()
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        let mut known = self.inner.members.iter().filter_map(|member| member.driver().ok());
+        known.any(|driver| driver.gate().is_some()).then_some(&together::NoNeighbours)
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {

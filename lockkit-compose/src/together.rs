@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, LeaseClock};
 use lockkit_core::clock::Clock;
-use lockkit_core::driver::LockDriver;
-use lockkit_core::{Error, Namespace};
+use lockkit_core::driver::{Gate, GateAttempt, GateRenewal, LockDriver};
+use lockkit_core::{Claim, Error, Name, Namespace};
 
 /// What all of these drivers can do, without an order.
 pub(crate) fn capabilities(backend: &'static str, all: &[&Capabilities]) -> Capabilities {
@@ -33,6 +34,39 @@ pub(crate) fn clock<'a>(
     let remote = all.clone().find(|(c, _)| c.lease_clock != LeaseClock::Machine);
     let (_, clock) = remote.or_else(|| all.next()).expect("several have a first");
     clock.clone()
+}
+
+/// The gate of drivers one of which has neighbours: it refuses every lock, since claims of several backends
+/// have no single gate.
+#[derive(Debug)]
+pub(crate) struct NoNeighbours;
+
+impl NoNeighbours {
+    fn refusal() -> Error {
+        Error::config(
+            "a backend with ?neighbours= cannot be a part of a quorum or a mirror: use it by itself, or leave \
+             out the option",
+        )
+    }
+}
+
+#[async_trait]
+impl Gate for NoNeighbours {
+    fn check_name(&self, _: &Name) -> Result<(), Error> {
+        Err(Self::refusal())
+    }
+
+    async fn take(&self, _: &Arc<Claim>) -> Result<GateAttempt, Error> {
+        Err(Self::refusal())
+    }
+
+    async fn keep(&self, _: &[Arc<Claim>]) -> Result<Vec<Result<GateRenewal, Error>>, Error> {
+        Err(Self::refusal())
+    }
+
+    async fn give(&self, _: &Arc<Claim>) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// How many namespaces are asked for at once.

@@ -36,7 +36,8 @@ use crate::{Claim, Error, Name, Namespace};
 ///    there is no error.
 /// 5. Every method may be dropped at any await point, may fail after it acted, and ends in bounded time, as
 ///    those of the driver. Core gives a gate back again and again while an attempt without an answer may
-///    still take it.
+///    still take it: so a `take` that sent its request twice, since the first got no answer, is a
+///    retryable error, and is asked for again.
 ///
 /// The setting is the namespace's: [`check_neighbours`] says what a driver does with it.
 #[async_trait]
@@ -63,7 +64,8 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// only; an error of the whole means that nothing is known of any.
     async fn keep(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<GateRenewal, Error>>, Error>;
 
-    /// Gives the gate of this claim back, taken or not. One round trip.
+    /// Gives the gate of this claim back, taken or not. While it fails, the claim is not released either; a
+    /// key or row that is not this claim's is no reason to fail. One round trip.
     async fn give(&self, claim: &Arc<Claim>) -> Result<(), Error>;
 }
 

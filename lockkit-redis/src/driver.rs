@@ -9,17 +9,19 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Batch, BatchError, BatchLimits, BatchOutcome, BreakMode, Grant, KnownBases, LockDriver,
+    Batch, BatchError, BatchLimits, BatchOutcome, BreakMode, Gate, Grant, KnownBases, LockDriver,
     Registers, Renewal, Renewed, ServerRun, SetLimit, Writes,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
 use crate::batch::BATCH_LIMITS;
+use crate::gate::RedisGate;
 use crate::inner::RedisInner;
 use crate::locator::ServerLocator;
+use crate::neighbours::RedisNeighbours;
 use crate::publisher::Publisher;
 use crate::replicas::Replicas;
 use crate::scan::ScanCache;
@@ -48,6 +50,7 @@ use crate::{BACKEND, decode, health, keys};
 /// ```
 pub struct RedisDriver {
     pub(crate) inner: Arc<RedisInner>,
+    gate: Option<RedisGate>,
 }
 
 const CAPABILITIES: Capabilities = {
@@ -88,6 +91,7 @@ impl RedisDriver {
         publisher: Arc<Publisher>,
         replicas: Option<Replicas>,
         limit: Duration,
+        neighbours: Option<RedisNeighbours>,
     ) -> Self {
         let mut capabilities = CAPABILITIES;
         if let Transport::Cluster(_) = transport {
@@ -109,8 +113,10 @@ impl RedisDriver {
             locator,
             limit,
             capabilities,
+            neighbours,
         });
-        let driver = Self { inner };
+        let gate = neighbours.map(|neighbours| RedisGate::new(inner.clone(), neighbours));
+        let driver = Self { inner, gate };
         driver.ensure_listening();
         driver
     }
@@ -153,6 +159,10 @@ impl LockDriver for RedisDriver {
 
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        self.gate.as_ref().map(|gate| gate as &dyn Gate)
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -271,9 +281,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let counter = self.inner.run(&script::BASE, &[&keys::base(namespace)], &[b"0"]).await?;
-        let number = decode::text(&counter).and_then(|text| text.parse().ok());
-        let number = number.ok_or_else(|| decode::unexpected(&counter))?;
+        let number = self.inner.namespace_counter(namespace).await?;
         self.inner.bases.saw(BACKEND, namespace, number)
     }
 
@@ -300,6 +308,13 @@ impl LockDriver for RedisDriver {
 
     async fn health(&self) -> Result<Health, Error> {
         health::examine_all(&self.inner).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        match &self.gate {
+            Some(gate) => gate.examine().await,
+            None => Ok(Vec::new()),
+        }
     }
 
     async fn close(&self) {

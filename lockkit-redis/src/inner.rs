@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{BatchError, KnownBases, Writes};
-use lockkit_core::{Capabilities, Error};
+use lockkit_core::{Capabilities, Error, Namespace};
 use redis::Value;
 
 use crate::error::{RequestError, is_about_rights, to_error};
 use crate::locator::ServerLocator;
+use crate::neighbours::{self, RedisNeighbours};
 use crate::peer::Response;
 use crate::publisher::{Publisher, missing_rights};
 use crate::replicas::Replicas;
@@ -19,7 +20,7 @@ use crate::server::Priority;
 use crate::tokens::HighestTokens;
 use crate::transport::Transport;
 use crate::waiters::WaiterRegistry;
-use crate::{BACKEND, keys};
+use crate::{BACKEND, decode, keys};
 
 pub(crate) struct RedisInner {
     pub(crate) transport: Transport,
@@ -34,6 +35,7 @@ pub(crate) struct RedisInner {
     /// How long one command may take.
     pub(crate) limit: Duration,
     pub(crate) capabilities: Capabilities,
+    pub(crate) neighbours: Option<RedisNeighbours>,
 }
 
 /// A request whose answer may be lost: it may have been carried out, and the answer alone says which waiting
@@ -63,6 +65,34 @@ impl RedisInner {
     ) -> Result<Value, Error> {
         let response = self.call(script, &Call::new(keys, args)).await;
         response.map(|response| response.value).map_err(|failed| failed.error)
+    }
+
+    /// The token base of a namespace. Refuses one that shares its locks with others than this client does; a
+    /// namespace without neighbours gets this client's.
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let base = keys::base(namespace);
+        let counter = match self.transport {
+            // Its keys are on several nodes, and it has no neighbours.
+            Transport::Cluster(_) => self.run(&script::BASE, &[&base], &[b"0"]).await?,
+            _ => {
+                let own = self.neighbours.map_or("", RedisNeighbours::as_str);
+                let keys = [base, keys::neighbours(namespace)];
+                let answer = decode::array(self.run(&script::BASE, &keys, &["0", own]).await?)?;
+                let [counter, stored] = &answer[..] else {
+                    return Err(decode::unexpected(&Value::Array(answer)));
+                };
+                for error in [counter, stored] {
+                    if let Value::ServerError(error) = error {
+                        return Err(to_error(error.clone().into()));
+                    }
+                }
+                let stored = decode::text(stored).ok_or_else(|| decode::unexpected(stored))?;
+                neighbours::check(namespace, self.neighbours, stored)?;
+                counter.clone()
+            }
+        };
+        let number = decode::text(&counter).and_then(|text| text.parse().ok());
+        number.ok_or_else(|| decode::unexpected(&counter))
     }
 
     /// Calls a script: one round trip, and a second one when the server has forgotten the script. When

@@ -95,6 +95,11 @@ pub(crate) fn base(namespace: &Namespace) -> String {
     format!("lockkit:base:{}", escaped(namespace))
 }
 
+/// Where it is stored with which neighbours a namespace shares its locks.
+pub(crate) fn neighbours(namespace: &Namespace) -> String {
+    format!("lockkit:neighbours:{}", escaped(namespace))
+}
+
 /// The channel of a client.
 pub(crate) fn channel(client: &str) -> String {
     format!("lockkit:wake:{client}")

@@ -10,7 +10,8 @@
 //! | `redis+cluster://[USER:PASSWORD@]HOST:PORT,…` | a cluster |
 //!
 //! `rediss+sentinel` and `rediss+cluster` speak TLS. Options in the query: `timeout=2s`, `strict`,
-//! `min_replicas=N` ([`RedisOptions`] has them as methods), `sentinel_login=USER:PASSWORD`.
+//! `min_replicas=N`, `neighbours=set-nx` or `redisson` ([`RedisOptions`] has them as methods),
+//! `sentinel_login=USER:PASSWORD`.
 //!
 //! A failover to a replica that lags, lost data and a stepped clock may let two clients hold at once: the
 //! later one has the greater token. `docs/redis.md` in the repository says what an operator sees.
@@ -27,11 +28,13 @@ mod driver;
 mod error;
 mod exchange;
 mod format;
+mod gate;
 mod health;
 mod inner;
 mod keys;
 mod listing;
 mod locator;
+mod neighbours;
 mod notifications;
 mod options;
 mod peer;
@@ -49,6 +52,7 @@ mod transport;
 mod waiters;
 
 pub use driver::RedisDriver;
+pub use neighbours::RedisNeighbours;
 pub use options::RedisOptions;
 pub use redis;
 

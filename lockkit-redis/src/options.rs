@@ -15,6 +15,7 @@ use crate::connection::ServerConnection;
 use crate::driver::RedisDriver;
 use crate::error::{bounded, to_error};
 use crate::locator::{ClusterNodes, ServerLocator};
+use crate::neighbours::RedisNeighbours;
 use crate::publisher::Publisher;
 use crate::replicas::Replicas;
 use crate::sentinel::Sentinels;
@@ -38,12 +39,13 @@ pub struct RedisOptions {
     strict: bool,
     min_replicas: u32,
     certificates: Option<TlsCertificates>,
+    neighbours: Option<RedisNeighbours>,
 }
 
 impl Default for RedisOptions {
     fn default() -> Self {
         let timeout = Duration::from_secs(2);
-        Self { timeout, strict: false, min_replicas: 0, certificates: None }
+        Self { timeout, strict: false, min_replicas: 0, certificates: None, neighbours: None }
     }
 }
 
@@ -73,6 +75,15 @@ impl RedisOptions {
     /// they are replicas of the master that keeps the lock.
     pub fn min_replicas(mut self, least: u32) -> Self {
         self.min_replicas = least;
+        self
+    }
+
+    /// Excludes, and is excluded by, locks that programs take with another library at the same server, under
+    /// the same names. Exclusive locks only, and not in a cluster; one more round trip for an acquire, a
+    /// renewal and a release. Stored in the namespace, all of whose processes need the same.
+    /// (`?neighbours=set-nx`, `?neighbours=redisson`)
+    pub fn neighbours(mut self, neighbours: RedisNeighbours) -> Self {
+        self.neighbours = Some(neighbours);
         self
     }
 
@@ -138,11 +149,22 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to ask for the others"));
         }
+        self.check_cluster()?;
         let publisher = Arc::new(Publisher::new());
         let [transport, for_replicas] =
             [(); 2].map(|()| Transport::Cluster(Cluster::new(&nodes, &publisher, self.timeout)));
         let locator = Arc::new(ServerLocator::Any(ClusterNodes::new(nodes)));
         self.finish(transport, locator, publisher, for_replicas).await
+    }
+
+    fn check_cluster(&self) -> Result<(), Error> {
+        match self.neighbours {
+            None => Ok(()),
+            Some(_) => Err(Error::config(
+                "neighbours are not excluded in a cluster: use one server, or sentinels, for locks that are \
+                 shared with other libraries",
+            )),
+        }
     }
 
     async fn server(self, locator: ServerLocator) -> Result<RedisDriver, Error> {
@@ -165,7 +187,8 @@ impl RedisOptions {
     ) -> Result<RedisDriver, Error> {
         let least = Some(self.min_replicas).filter(|least| *least > 0);
         let replicas = least.map(|least| Replicas::new(least, for_replicas, self.timeout));
-        let driver = RedisDriver::start(transport, locator, publisher, replicas, self.timeout);
+        let (limit, neighbours) = (self.timeout, self.neighbours);
+        let driver = RedisDriver::start(transport, locator, publisher, replicas, limit, neighbours);
         let health = health::examine(&driver.inner).await?;
         format::check(&driver.inner).await?;
         for finding in &health.findings {
@@ -286,6 +309,9 @@ impl RedisUrl {
                     self.options.min_replicas =
                         number.map_err(|_| Error::config("min_replicas is a number"))?;
                 }
+                ("neighbours", word) => {
+                    self.options.neighbours = Some(RedisNeighbours::parse(word)?);
+                }
                 ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
                 // The client's own.
                 ("protocol" | "db" | "user" | "pass", _) => others.push(*text),
@@ -295,6 +321,9 @@ impl RedisUrl {
             }
         }
         self.query = others.join("&");
+        if self.kind == UrlKind::Cluster {
+            self.options.check_cluster()?;
+        }
         if self.options.timeout < Duration::from_millis(10) {
             return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
         }
@@ -427,6 +456,8 @@ mod tests {
             "redis://u:secret@h?timeout=1ms",
             "redis://u:secret@h?min_replicas=many",
             "redis://u:secret@h?strict=perhaps",
+            "redis://u:secret@h?neighbours=us",
+            "redis+cluster://u:secret@h?neighbours=set-nx",
         ] {
             let message = parse(bad).map(drop).unwrap_err().to_string();
             assert!(!message.contains("secret"), "{message}");

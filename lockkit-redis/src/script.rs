@@ -101,13 +101,14 @@ impl<'a, K: AsRef<str>, A: AsRef<[u8]>> Call<'a, K, A> {
 }
 
 /// What scripts include: first those that include others themselves.
-const PARTS: [(&str, &str); 7] = [
+const PARTS: [(&str, &str); 8] = [
     ("pass.lua", include_str!("scripts/pass.lua")),
     ("queue.lua", include_str!("scripts/queue.lua")),
     ("leave.lua", include_str!("scripts/leave.lua")),
     ("enqueue.lua", include_str!("scripts/enqueue.lua")),
     ("claims.lua", include_str!("scripts/claims.lua")),
     ("register.lua", include_str!("scripts/register.lua")),
+    ("gate.lua", include_str!("scripts/gate.lua")),
     ("answer.lua", include_str!("scripts/answer.lua")),
 ];
 
@@ -151,6 +152,10 @@ scripts! {
     RIGHTS = "rights.lua" First,
     COUNTERS = "counters.lua" Waits,
     FORMAT = "format.lua" Waits,
+    GATE_TAKE = "gate_take.lua" Waits,
+    GATE_KEEP = "gate_keep.lua" First,
+    GATE_GIVE = "gate_give.lua" First,
+    GATE_EXPIRY = "gate_expiry.lua" Waits,
 }
 
 #[cfg(test)]

@@ -71,12 +71,19 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a backend whose claims end with the process that made them: there
-    /// a claim would be the server's, and not its client's.
+    /// a claim would be the server's, and not its client's. [`Error::Config`] for one that excludes
+    /// [neighbours](lockkit_core::driver::Gate).
     pub fn with(driver: Arc<dyn LockDriver>, settings: ServiceSettings) -> Result<Self, Error> {
         let &Capabilities { detached, backend, .. } = driver.capabilities();
         if !detached {
             let operation = "a lock service, whose claims outlive its servers";
             return Err(Error::unsupported(operation, backend));
+        }
+        if driver.gate().is_some() {
+            return Err(Error::config(
+                "a lock service excludes no neighbours, since its clients would enter past their gate: \
+                 connect its backend without ?neighbours=, or its clients to the backend itself",
+            ));
         }
         settings.terraform.check(driver.capabilities())?;
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =

@@ -12,6 +12,7 @@ mod guides;
 mod habits;
 mod inspection;
 mod moving;
+mod neighbours;
 mod nested;
 mod once;
 mod packages;

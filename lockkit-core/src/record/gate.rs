@@ -71,6 +71,13 @@ impl ClaimRecord {
         Some(blocked.map(|end| end.since(now)))
     }
 
+    /// How long the lease of a gate lasts by our clock, and until when it may be trusted, when the request that
+    /// set it was sent at `sent`.
+    fn gate_lease(&self, state: &RecordState, ttl: Duration, sent: Moment) -> (Duration, Moment) {
+        let ours = ttl.div_f64(state.rate);
+        (ours, deadline::trusted_until(sent, ours, self.margin))
+    }
+
     /// The gate was taken by a request sent at `sent`, with a lease of `ttl`. Hands the lock out if enough is
     /// left of both leases: `max_hold` counts from now on.
     pub(crate) fn pass_gate(
@@ -81,8 +88,7 @@ impl ClaimRecord {
     ) -> LeaseLeft {
         let now = self.clock.now();
         let mut state = self.state();
-        let ours = ttl.div_f64(state.rate);
-        let until = deadline::trusted_until(sent, ours, self.margin);
+        let (ours, until) = self.gate_lease(&state, ttl, sent);
         let ClaimPhase::Holding(h) = &state.phase else { return LeaseLeft::Nothing };
         let mut h = *h;
         let trusted = ours.saturating_sub(self.margin.of(ours));
@@ -105,8 +111,7 @@ impl ClaimRecord {
     pub(crate) fn gate_kept(&self, ttl: Duration, sent: Moment) {
         let now = self.clock.now();
         let mut state = self.state();
-        let ours = ttl.div_f64(state.rate);
-        let until = deadline::trusted_until(sent, ours, self.margin);
+        let (ours, until) = self.gate_lease(&state, ttl, sent);
         let RecordState { phase: ClaimPhase::Holding(h), gate, .. } = &mut *state else { return };
         let Some(lease) = gate.lease.as_mut() else { return };
         if h.deadline <= now || sent < h.lowered {

@@ -6,6 +6,8 @@ mod batcher;
 mod batches;
 mod crowds;
 mod deadlines;
+mod fake_gate;
+mod gate;
 mod hand_over;
 mod late;
 mod least_hold;

@@ -60,6 +60,7 @@ pub(crate) struct Moody {
     poison: Option<&'static str>,
     /// Names that another client has locked: see [`lock`](Self::lock).
     locked: Arc<watch::Sender<HashSet<&'static str>>>,
+    gate: Option<super::fake_gate::FakeGate>,
 }
 
 impl Moody {
@@ -71,6 +72,7 @@ impl Moody {
             batches: Arc::default(),
             poison: None,
             locked: Arc::default(),
+            gate: None,
             moods: Arc::default(),
             always: Arc::default(),
             calls: Arc::default(),
@@ -84,6 +86,12 @@ impl Moody {
         let mut driver = Self::new(MemoryDriver::new());
         driver.capabilities.batches = batches;
         driver
+    }
+
+    /// The same, with this gate.
+    pub(crate) fn with_gate(mut self, gate: super::fake_gate::FakeGate) -> Self {
+        self.gate = Some(gate);
+        self
     }
 
     /// The same, and refuses batches with an operation of this name.
@@ -315,6 +323,10 @@ impl LockDriver for Moody {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock()
+    }
+
+    fn gate(&self) -> Option<&dyn Gate> {
+        self.gate.as_ref().map(|gate| gate as &dyn Gate)
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {

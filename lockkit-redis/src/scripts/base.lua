@@ -1,8 +1,10 @@
--- Raises the token base of a namespace to at least this; it never goes down.
+-- Raises the token base of a namespace to at least this; it never goes down. Reads, and sets once, with which
+-- neighbours the namespace shares its locks.
 --
 -- KEYS[1]  the base        ARGV[1]  at least this; 0 to read it
+-- KEYS[2]  the neighbours, where they are asked for   ARGV[2]  those to set where none are, or ''
 --
--- The base, in digits.
+-- The base, in digits; with the neighbours {BASE, NEIGHBOURS}, '' for none.
 
 -- #include answer.lua
 
@@ -15,4 +17,15 @@ local function raise()
   return ARGV[1]
 end
 
-return attempt(raise)
+local function neighbours()
+  local stored = redis.pcall('GET', KEYS[2])
+  if type(stored) == 'table' then refuse(KEYS[2]) end
+  if not stored and ARGV[2] ~= '' then
+    redis.call('SET', KEYS[2], ARGV[2])
+    return ARGV[2]
+  end
+  return stored or ''
+end
+
+if not KEYS[2] then return attempt(raise) end
+return { attempt(raise), attempt(neighbours) }
