@@ -1,7 +1,7 @@
 //! A table of DynamoDB as a [`Store`].
 //!
 //! A document is an item: `p` and `k` are its key, `w` its version, `d` its contents. The version is a random
-//! number that each write makes anew, so it never recurs. A swap is a put with a condition on `w`, and its
+//! number that is new in each write, so it never recurs. A swap is a put with a condition on `w`, and its
 //! refusal brings the stored item along; reads are consistent. [`answers`](mod@answers) has what each answer
 //! means; [`http`](mod@http) sends each request once.
 //!
@@ -178,7 +178,7 @@ impl DynamoStore {
         }
     }
 
-    fn answer<E>(&self, error: &answers::Failure<E>, action: &'static str) -> ServerAnswer
+    fn answer<E>(&self, error: &answers::CallError<E>, action: &'static str) -> ServerAnswer
     where
         E: aws_sdk_dynamodb::error::ProvideErrorMetadata + std::error::Error + 'static,
     {

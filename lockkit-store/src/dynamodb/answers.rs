@@ -23,7 +23,7 @@ use crate::store::{PutOutcome, StoreError};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The client crate's error.
-pub(super) type Failure<E> = SdkError<E, HttpResponse>;
+pub(super) type CallError<E> = SdkError<E, HttpResponse>;
 
 /// What DynamoDB, or nothing, answered.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) enum ServerAnswer {
 }
 
 impl ServerAnswer {
-    pub(super) fn of<E>(error: &Failure<E>, action: &str, table: &str) -> Self
+    pub(super) fn of<E>(error: &CallError<E>, action: &str, table: &str) -> Self
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
