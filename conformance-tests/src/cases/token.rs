@@ -214,6 +214,15 @@ pub async fn token_11_a_raise_applies_to_claims_that_already_wait(context: CaseC
     for waiter in &waiters {
         other.queue(waiter).await;
     }
+    if context.has_line() {
+        // To the token of the first waiter, which gets a greater one, and so do those behind it.
+        let first = context.line(&driver, &holder.key).await[1].token;
+        let raised = driver.raise(&holder, first).await.expect("it works");
+        assert!(matches!(raised, Renewal::Holds(grant) if grant.token == first), "{raised:?}");
+        let shown = context.line(&driver, &holder.key).await;
+        let tokens: Vec<_> = shown.iter().map(|claim| claim.token).collect();
+        assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the queue: {tokens:?}");
+    }
     // Beyond what a counter that follows a clock has given to the waiters.
     let high = Token::new(token.get() + 1_000_000_000_000).expect("it fits");
     match driver.raise(&holder, high).await.expect("it works") {
@@ -224,7 +233,7 @@ pub async fn token_11_a_raise_applies_to_claims_that_already_wait(context: CaseC
         let shown = context.line(&driver, &holder.key).await;
         let tokens: Vec<_> = shown.iter().map(|claim| claim.token).collect();
         assert_eq!(tokens.len(), 5, "all are in line: {tokens:?}");
-        assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the line: {tokens:?}");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the queue: {tokens:?}");
     }
     driver.let_go(&holder).await;
     let first = other.turn(&waiters[0]).await.token;

@@ -27,17 +27,23 @@ local function raise()
   local answer = renew(queue, ARGV[1], ARGV[2], ARGV[3])
   if type(answer) == 'string' or (type(answer) == 'table' and answer[2]) then
     count_up()
-    local behind = false
+    local last_one
     for rank, id in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
       local c = read_claim(queue, id)
-      if id == ARGV[1] and c.token < ARGV[4] then
-        behind = true
-        c.token = ARGV[4]
-        write_claim(queue, id, c)
-        if type(answer) == 'string' then answer = c.token end
-      elseif behind and rank > queue.holders and c.token <= ARGV[4] then
-        c.token = next_token(KEYS[2], ARGV[4])
-        write_claim(queue, id, c)
+      if id == ARGV[1] then
+        if c.token < ARGV[4] then
+          c.token = ARGV[4]
+          write_claim(queue, id, c)
+          if type(answer) == 'string' then answer = c.token end
+        end
+        last_one = c.token
+      elseif last_one and rank > queue.holders then
+        -- Also behind a claim that gets another token here, which may be greater than one given before.
+        if c.token <= last_one then
+          c.token = next_token(KEYS[2], last_one)
+          write_claim(queue, id, c)
+        end
+        last_one = c.token
       end
     end
   end
