@@ -64,6 +64,11 @@ mod on_dynamodb {
     }
 
     #[test]
+    fn a_client_that_is_cut_off_for_longer_than_its_lease_waits_on() {
+        trial("robust_06_a_client_is_cut_off_for_longer_than_its_lease");
+    }
+
+    #[test]
     fn a_guard_ends_by_itself_when_the_server_is_gone() {
         trial("loss_03_a_guard_ends_by_itself_when_the_server_is_gone");
     }
