@@ -333,9 +333,13 @@ impl<W: Clone> ClaimList<W> {
         if self.known_to.is_some() {
             return Err(ApplyError::NeedMore);
         }
-        let behind = |e: &&QueuedClaim<W>| e.sequence > sequence && !e.holds() && e.token <= token;
+        let behind = |e: &&QueuedClaim<W>| e.sequence > sequence && !e.holds();
+        // A claim that gets another token gets one beyond all others, so those behind it need others, too.
         let behind: Vec<u64> = match self.first_waiter()? {
-            Some(_) => self.entries.iter().filter(behind).map(|e| e.sequence).collect(),
+            Some(_) => {
+                let waiters = self.entries.iter().filter(behind);
+                waiters.skip_while(|e| e.token > token).map(|e| e.sequence).collect()
+            }
             None => Vec::new(),
         };
         tokens.go_beyond(token, behind.len())?;

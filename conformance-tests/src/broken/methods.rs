@@ -255,11 +255,13 @@ impl Drop for GivesUpItsPlace<'_> {
 impl Toy {
     /// Gives those who wait behind a claim that was raised greater tokens than it has.
     fn raise_waiters(&self, line: &mut ToyQueue, raised: usize, token: Token) {
+        let mut least = token;
         for at in raised + 1..line.entries.len() {
             let entry = &line.entries[at];
-            let is_behind = entry.held_since.is_none() && entry.token <= token;
+            let is_behind = entry.held_since.is_none() && entry.token <= least;
             if is_behind && !self.is(InjectedBug::RaiseForgetsWaiters) {
                 line.entries[at].token = self.number(line);
+                least = line.entries[at].token;
             }
         }
     }
