@@ -209,7 +209,7 @@ mod bucket {
             let attributes = Attributes::from_iter([(fence.clone(), token.to_string())]);
             let options = PutOptions { mode, attributes, ..PutOptions::default() };
             match store.put_opts(path, body.clone(), options).await {
-                Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {} // changed meanwhile: look again
+                Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {} // changed meanwhile: read again
                 other => return Ok(other.map(drop)?),
             }
         }

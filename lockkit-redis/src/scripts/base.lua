@@ -27,5 +27,6 @@ local function neighbours()
   return stored or ''
 end
 
-if not KEYS[2] then return attempt(raise) end
+-- In a cluster there is one more key: see `Call`.
+if not ARGV[2] then return attempt(raise) end
 return { attempt(raise), attempt(neighbours) }
