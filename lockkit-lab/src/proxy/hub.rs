@@ -103,8 +103,8 @@ impl Hub {
     }
 
     pub(crate) fn order(&self, fault: Fault, when: When) -> FaultFired {
-        let when = if when == When::Now { When::Request(1) } else { when };
-        let (pending, fired) = PendingFault::new(fault, when);
+        let message = if when == When::Now { When::Request(1) } else { when };
+        let (pending, fired) = PendingFault::new(fault, message);
         if when != When::Now || matches!(fault, Fault::Delay(_)) {
             lock(&self.state).pending.push(pending);
             return fired;
