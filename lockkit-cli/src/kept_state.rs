@@ -83,7 +83,7 @@ fn is_in_container() -> bool {
         || variables.iter().any(|name| env::var_os(name).is_some())
 }
 
-/// The path as it stands in a query; `None` where it is not UTF-8.
+/// The path as a query has it; `None` where it is not UTF-8.
 fn encoded(path: &Path) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
     let bytes = path.to_str()?.bytes();
