@@ -7,10 +7,8 @@ use std::time::Duration;
 use lockkit_core::clock::TokioClock;
 use lockkit_core::driver::{Acquire, Acquisition, Batch, BatchError, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
-use lockkit_lab::proxy::{Protocol, Proxy};
-use lockkit_lab::s3::S3Server;
 use lockkit_store::testing::{Faults, TestStore};
-use lockkit_store::{ReadOutcome, S3Store, Store, StoreDriver, StoreFacts, StoreOptions};
+use lockkit_store::{ReadOutcome, Store, StoreDriver, StoreFacts, StoreOptions};
 use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(6);
@@ -115,42 +113,6 @@ async fn two_processes_on_one_shard_both_get_on() {
         "two: the slowest after {slowest_first:?}, grants {least} to {most}, {swaps_a_grant:.1} swaps a grant"
     );
     assert!(slowest_first <= Duration::from_secs(10) && least >= 20, "{slowest_first:?}, {least}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute of real time: for a look by hand"]
-async fn of_32_processes_on_one_shard_of_a_bucket_each_gets_on() {
-    let server = S3Server::start().expect("it listens");
-    let address = server.endpoint();
-    let address = address.strip_prefix("http://").and_then(|it| it.parse().ok());
-    let proxy = Proxy::start(address.expect("it is an address"), Protocol::Unknown).await;
-    let proxy = proxy.expect("it listens");
-    let url = format!("s3://locks/test?endpoint=http://{}", proxy.addr());
-    let layout = br#"{"format":1,"shards":1,"id":"00"}"#;
-    let mut drivers = Vec::new();
-    for _ in 0..32 {
-        let store = S3Store::open_with(&url, |client| {
-            client.with_access_key_id("test").with_secret_access_key("secret")
-        });
-        let store = Arc::new(store.expect("the URL is valid"));
-        store.put_if("meta", layout, None).await;
-        let driver = StoreDriver::connect(store, StoreOptions::default()).await;
-        drivers.push(driver.expect("the store works"));
-    }
-    proxy.latency(LATENCY / 2);
-    server.take_log().expect("it answers");
-    let puts = || {
-        let log = server.take_log().expect("it answers");
-        log.iter().filter(|line| line.starts_with("PutObject")).count() as u64
-    };
-    let contended = each_takes_its_own(drivers, Duration::from_secs(60), puts).await;
-    let Contended { slowest_first, least, most, swaps_a_grant } = contended;
-    println!(
-        "S3: the slowest after {slowest_first:?}, grants {least} to {most}, {swaps_a_grant:.1} swaps a grant"
-    );
-    // 13 s where two cores do much else; on paused time it is 5 s.
-    assert!(slowest_first <= Duration::from_secs(20), "{slowest_first:?}");
-    assert!(least * 4 >= most, "{least} to {most} grants");
 }
 
 /// Other processes change the shard in between, every time.
