@@ -83,6 +83,14 @@ pub(crate) struct Release {
     pub(crate) least: Option<Moment>,
 }
 
+impl Release {
+    /// Of a claim from this moment on, whatever its lease, without an attempt that got no answer.
+    pub(crate) fn of(claim: Arc<Claim>, not_before: Moment) -> Self {
+        let give_up = not_before.after(claim.hold_ttl.max(claim.wait_ttl));
+        Self { claim, not_before, give_up, ambiguous: 0, is_gate_ambiguous: false, least: None }
+    }
+}
+
 /// How much is not done yet of what a shutdown waits for.
 #[derive(Default)]
 struct PendingCounter {

@@ -119,7 +119,7 @@ async fn run(registry: Arc<Registry>, running: Running) {
     let running = running;
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
-    let mut watch = Watch::default();
+    let mut watch = Watch { next: NEVER, last: (NEVER, 0) };
     loop {
         if running.is_replaced() {
             while jobs.next().await.is_some() {}
@@ -169,12 +169,6 @@ struct Watch {
     next: Moment,
     /// When it looked last, and how many answers there were.
     last: (Moment, u64),
-}
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self { next: NEVER, last: (NEVER, 0) }
-    }
 }
 
 impl Watch {
