@@ -262,7 +262,7 @@ async fn a_process_without_the_neighbours_of_its_namespace_is_refused() {
     let locks = LockManager::with(plain, other).unwrap();
     locks.mutex("a").lock().await.unwrap().release().await.unwrap();
     let wrong = PostgresDriver::check_url("postgres://h/db?neighbours=all").unwrap_err();
-    assert!(wrong.to_string().contains("neighbours is `advisory`"), "{wrong}");
+    assert!(wrong.to_string().contains("neighbours is one of advisory"), "{wrong}");
 }
 
 /// What all in a storm know of the lock.
