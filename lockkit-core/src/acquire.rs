@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
+use crate::background::PendingGuard;
 use crate::batcher::{NotSubmitted, OperationResult, Submission, Submitted};
 use crate::clock::Moment;
 use crate::deadline::backoff;
@@ -14,7 +15,7 @@ use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
 use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
-use crate::registry::{PendingGuard, Release};
+use crate::registry::Release;
 use crate::renewer;
 use crate::settings::check_ttl;
 use crate::shared::Core;

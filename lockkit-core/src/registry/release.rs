@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PendingGuard, RELEASE, Registry, Release};
+use super::{RELEASE, Registry, Release};
+use crate::background::PendingGuard;
 use crate::clock::Moment;
 use crate::concurrency::locked;
 use crate::driver::Renewal;
