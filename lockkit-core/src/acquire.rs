@@ -44,7 +44,7 @@ pub(crate) enum WaitBudget {
 }
 
 impl WaitBudget {
-    /// What an attempt comes to within it, which is told whether it may wait; `None` when the time is over.
+    /// What an attempt comes to within it, given whether it may wait; `None` when the time is over.
     pub(crate) async fn within<T, F>(
         self,
         attempt: impl FnOnce(bool) -> F,

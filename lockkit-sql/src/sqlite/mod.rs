@@ -260,7 +260,7 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions)> {
     for option in query {
         if option.name != "durability" {
             let told = "the one option of a `sqlite:` URL is durability, not";
-            return Err(Error::Config(format!("{told} {}", option.name)));
+            return Err(Error::Config(format!("{told} {}", option.text)));
         }
         let choices = [("needed", Durability::Needed), ("everything", Durability::Everything)];
         options.durability = option.choice(&choices)?;
