@@ -11,7 +11,7 @@ const LONGEST: usize = 200;
 
 /// Who runs what.
 pub(crate) fn of_command(words: &[OsString]) -> String {
-    let line = without_secrets(words);
+    let line = command_line(words);
     let text = format!("{}: {line}", user());
     let plain: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
@@ -19,7 +19,7 @@ pub(crate) fn of_command(words: &[OsString]) -> String {
 }
 
 /// The command line without its secrets.
-fn without_secrets(words: &[OsString]) -> String {
+fn command_line(words: &[OsString]) -> String {
     let mut shown = Vec::new();
     let mut hide_next = false;
     for word in words {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn note_of(words: &[&str]) -> String {
-        without_secrets(&words.iter().map(OsString::from).collect::<Vec<_>>())
+        command_line(&words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
