@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::background::PendingGuard;
-use crate::batcher::{NotSubmitted, OperationResult, Submission, Submitted};
+use crate::batcher::{NotSubmitted, Submission, Submitted};
 use crate::clock::Moment;
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Attempted, BatchError, Grant, Patience};
@@ -187,7 +187,7 @@ struct Attempt<'a> {
     /// Requests that were sent and not answered: they may yet put the claim in the queue.
     ambiguous: u32,
     /// The acquire that has no outcome yet.
-    acquiring: Option<Submission>,
+    acquiring: Option<Submission<Acquisition>>,
     /// A shutdown waits for it, from the first request to the claim's being in the registry.
     pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
@@ -236,8 +236,7 @@ impl<'a> Attempt<'a> {
             let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
             self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
             core.check_running()?; // counted before it checks, so that a shutdown waits, or is seen here
-            let acquire =
-                core.registry.batcher.submission(self.claim.clone(), Some(patience), latest);
+            let acquire = core.registry.batcher.submission(self.claim.clone(), patience, latest);
             let outcome = self.acquiring.insert(acquire).outcome().await;
             self.acquiring = None;
             let Submitted { sent, result } = match outcome {
@@ -245,7 +244,7 @@ impl<'a> Attempt<'a> {
                 Err(NotSubmitted::TooLate) => return Ok(AttemptResult::Again),
                 Err(NotSubmitted::Closed) => return Err(Error::Closed),
             };
-            let error = match core.registry.batcher.of(OperationResult::acquired, result) {
+            let error = match result {
                 Ok(Attempted { result, ambiguous }) => {
                     core.registry.outages.answered();
                     self.ambiguous += ambiguous;

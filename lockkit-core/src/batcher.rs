@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -48,8 +48,8 @@ mod queue;
 mod request;
 mod submission;
 
-use queue::{BatchCapacity, Queue};
-use request::Request;
+use queue::{BatchCapacity, PendingOperation, Queue};
+use request::{Operations, Request};
 use submission::Queued;
 pub(crate) use submission::Submission;
 
@@ -111,8 +111,8 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct BatcherState {
     /// Releases are submitted first.
-    releases: Queue,
-    acquires: Queue,
+    releases: Queue<Released>,
+    acquires: Queue<Acquisition>,
     /// The next number: of an operation, a request, or a yield before a submission.
     next: u64,
     in_flight: Vec<InFlight>,
@@ -144,10 +144,10 @@ struct SeparateRequests {
 }
 
 /// What became of an operation that was submitted.
-pub(crate) struct Submitted {
+pub(crate) struct Submitted<T> {
     /// When its request was sent.
     pub(crate) sent: Moment,
-    pub(crate) result: AttemptResult,
+    pub(crate) result: Result<Attempted<T>, BatchError>,
 }
 
 /// Why an operation never was, and never will be, submitted.
@@ -157,23 +157,16 @@ pub(crate) enum NotSubmitted {
     Closed,
 }
 
-type SubmitResult = Result<Submitted, NotSubmitted>;
-type AttemptResult<T = OperationResult> = Result<Attempted<T>, BatchError>;
+type SubmitResult<T> = Result<Submitted<T>, NotSubmitted>;
 
-/// The result of a release or an acquire.
-pub(crate) enum OperationResult {
-    Released(Released),
-    Acquired(Acquisition),
-}
-
-impl OperationResult {
-    fn released(self) -> Option<Released> {
-        if let Self::Released(released) = self { Some(released) } else { None }
-    }
-
-    pub(crate) fn acquired(self) -> Option<Acquisition> {
-        if let Self::Acquired(acquired) = self { Some(acquired) } else { None }
-    }
+/// The two kinds of operations, by their results.
+pub(crate) trait Operation: Copy + Send + 'static {
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self>;
+    fn separate(pending: PendingOperation<Self>) -> Operations;
+    /// The only result of a batch.
+    fn only(outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>>;
+    /// Whether it is submitted in spite of a shutdown.
+    const OUTLIVES_SHUTDOWN: bool;
 }
 
 impl Batcher {
@@ -196,44 +189,29 @@ impl Batcher {
     /// What was not submitted never is; the rest may be carried out.
     pub async fn submit(&self, batch: Batch<'_>, latest: Moment) -> BatchOutcome {
         let latest = Some(latest);
-        let release = |claim: &Arc<Claim>| self.submission(claim.clone(), None, latest);
-        let acquire = |it: &Acquire| self.submission(it.claim.clone(), Some(it.patience), latest);
-        let releases = batch.releases.iter().map(release);
-        let mut all: Vec<_> = releases.chain(batch.acquires.iter().map(acquire)).collect();
+        let release = |claim: &Arc<Claim>| self.submission(claim.clone(), Patience::Try, latest);
+        let acquire = |it: &Acquire| self.submission(it.claim.clone(), it.patience, latest);
+        let mut releases: Vec<Submission<Released>> = batch.releases.iter().map(release).collect();
+        let mut acquires: Vec<Submission<Acquisition>> =
+            batch.acquires.iter().map(acquire).collect();
         if self.0.limits.operations > 1 {
             let mut state = self.state();
-            all.iter_mut().for_each(|it| it.enqueue(&mut state));
+            releases.iter_mut().for_each(|it| it.enqueue(&mut state));
+            acquires.iter_mut().for_each(|it| it.enqueue(&mut state));
         }
-        let mut results = join_all(all.iter_mut().map(Submission::result)).await;
-        let acquired = results.split_off(batch.releases.len()).into_iter();
-        BatchOutcome {
-            released: results
-                .into_iter()
-                .map(|it| self.of(OperationResult::released, it))
-                .collect(),
-            acquired: acquired.map(|it| self.of(OperationResult::acquired, it)).collect(),
-        }
+        let released = join_all(releases.iter_mut().map(Submission::result));
+        let acquired = join_all(acquires.iter_mut().map(Submission::result));
+        let (released, acquired) = join(released, acquired).await;
+        BatchOutcome { released, acquired }
     }
 
-    /// The result of one of the kinds of operations.
-    pub(crate) fn of<T>(
-        &self,
-        kind: impl Fn(OperationResult) -> Option<T>,
-        result: AttemptResult,
-    ) -> AttemptResult<T> {
-        let Attempted { result, ambiguous } = result?;
-        let result = kind(result).ok_or_else(|| self.no_result())?;
-        Ok(Attempted { result, ambiguous })
-    }
-
-    /// An acquire with this patience, or a release, that is about to be submitted: when its outcome is first
-    /// polled.
-    pub(crate) fn submission(
+    /// An operation that is about to be submitted, when its outcome is first polled.
+    pub(crate) fn submission<T: Operation>(
         &self,
         claim: Arc<Claim>,
-        patience: Option<Patience>,
+        patience: Patience,
         latest: Option<Moment>,
-    ) -> Submission {
+    ) -> Submission<T> {
         Submission {
             batcher: self.clone(),
             claim,
@@ -248,8 +226,8 @@ impl Batcher {
     /// Removes a claim from its queue. "Not found" after an attempt that got no answer is taken for
     /// the end of that attempt.
     pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let released = self.submission(claim.clone(), None, None).result().await;
-        match self.of(OperationResult::released, released).map_err(|failed| failed.error)? {
+        let mut release = self.submission::<Released>(claim.clone(), Patience::Try, None);
+        match release.result().await.map_err(|failed| failed.error)? {
             Attempted { ambiguous: 1.., .. } => Ok(Released::Removed),
             Attempted { result, .. } => Ok(result),
         }
@@ -294,15 +272,15 @@ impl Batcher {
                 busy.contains(key) || separate.get(key).is_some_and(|separate| separate.blocks)
             };
             let mut capacity = BatchCapacity::new(limits);
-            let mut operations = releases.fill(&mut capacity, false, is_blocked);
-            operations.extend(acquires.fill(&mut capacity, !limits.same_key, is_blocked));
+            let releases = releases.fill(&mut capacity, false, is_blocked);
+            let acquires = acquires.fill(&mut capacity, !limits.same_key, is_blocked);
+            let operations = Operations { releases, acquires };
             let patience = match operations.len() {
                 0 => break,
                 1 => PATIENCE,
                 _ => SLOW,
             };
-            let claims = operations.iter().map(|pending| &pending.claim);
-            let keys = claims.filter(|claim| has_key_to_itself(limits, claim.mode));
+            let keys = operations.claims().filter(|claim| has_key_to_itself(limits, claim.mode));
             let keys: Vec<_> = keys.map(|claim| claim.key.clone()).collect();
             state.busy.extend(keys.iter().cloned());
             let request = Request::new(self, state, operations);
@@ -327,14 +305,9 @@ impl Batcher {
 
     /// Submits what may leave after this operation has waited for long: nothing is waited for any more.
     /// `None` when the operation has left.
-    fn take_over(
-        &self,
-        patience: Option<Patience>,
-        queued: &Queued,
-        key: &Key,
-    ) -> Option<Vec<Request>> {
+    fn take_over<T: Operation>(&self, queued: &Queued<T>, key: &Key) -> Option<Vec<Request>> {
         let mut state = self.state();
-        if !state.queue(patience).contains(key, queued.number) {
+        if !T::queue(&mut state).contains(key, queued.number) {
             return None;
         }
         let now = Instant::now();
@@ -360,11 +333,6 @@ impl BatcherState {
         self.releases.len() + self.acquires.len()
     }
 
-    /// Where acquires are that have a patience, or releases.
-    fn queue(&mut self, patience: Option<Patience>) -> &mut Queue {
-        if patience.is_some() { &mut self.acquires } else { &mut self.releases }
-    }
-
     /// These requests do not count as in flight any more, and hold up no key.
     fn discard(&mut self, which: impl Fn(&InFlight) -> bool) {
         for it in self.in_flight.extract_if(.., |it| which(it)) {
@@ -381,6 +349,38 @@ impl BatcherState {
         let number = self.next();
         self.collecting.push(number);
         Collecting { batcher: batcher.clone(), number: Some(number) }
+    }
+}
+
+impl Operation for Acquisition {
+    const OUTLIVES_SHUTDOWN: bool = false;
+
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self> {
+        &mut state.acquires
+    }
+
+    fn separate(pending: PendingOperation<Self>) -> Operations {
+        Operations { releases: Vec::new(), acquires: vec![pending] }
+    }
+
+    fn only(mut outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>> {
+        outcome.acquired.pop()
+    }
+}
+
+impl Operation for Released {
+    const OUTLIVES_SHUTDOWN: bool = true;
+
+    fn queue(state: &mut BatcherState) -> &mut Queue<Self> {
+        &mut state.releases
+    }
+
+    fn separate(pending: PendingOperation<Self>) -> Operations {
+        Operations { releases: vec![pending], acquires: Vec::new() }
+    }
+
+    fn only(mut outcome: BatchOutcome) -> Option<Result<Attempted<Self>, BatchError>> {
+        outcome.released.pop()
     }
 }
 

@@ -8,37 +8,35 @@ use tokio::sync::oneshot;
 use super::{NotSubmitted, SubmitResult};
 use crate::capabilities::BatchLimits;
 use crate::clock::Moment;
-use crate::driver::{Acquire, ClaimId, Patience};
+use crate::driver::{Acquire, Acquisition, ClaimId, Patience};
 use crate::{Claim, Key};
 
-/// An operation that was not submitted yet.
-pub(crate) struct PendingOperation {
+/// An operation that was not submitted yet: an acquire or a release, by its result.
+pub(crate) struct PendingOperation<T> {
     /// Numbers grow in the order in which operations were asked for.
     pub(super) number: u64,
     pub(super) claim: Arc<Claim>,
-    /// Of an acquire; `None`: it is a release.
-    pub(super) patience: Option<Patience>,
+    /// Of an acquire.
+    pub(super) patience: Patience,
     /// Not to be submitted after this.
     pub(super) latest: Option<Moment>,
     /// How many earlier requests with it got no answer.
     pub(super) ambiguous: u32,
-    pub(super) outcome: oneshot::Sender<SubmitResult>,
+    pub(super) outcome: oneshot::Sender<SubmitResult<T>>,
 }
 
-impl PendingOperation {
+impl<T> PendingOperation<T> {
     /// Says why it is not submitted: only where no earlier request may have carried it out.
     pub(super) fn refuse(self, why: NotSubmitted) {
         if self.ambiguous == 0 {
             let _ = self.outcome.send(Err(why));
         }
     }
+}
 
-    pub(super) fn release(&self) -> Option<Arc<Claim>> {
-        self.patience.is_none().then(|| self.claim.clone())
-    }
-
-    pub(super) fn acquire(&self) -> Option<Acquire> {
-        Some(Acquire { claim: self.claim.clone(), patience: self.patience? })
+impl PendingOperation<Acquisition> {
+    pub(super) fn acquire(&self) -> Acquire {
+        Acquire { claim: self.claim.clone(), patience: self.patience }
     }
 }
 
@@ -46,23 +44,28 @@ impl PendingOperation {
 ///
 /// Keys take turns: one of which an operation was submitted comes after those that wait already, so a
 /// crowd at one key delays another by one turn, however large it is.
-#[derive(Default)]
-pub(crate) struct Queue {
-    keys: HashMap<Key, KeyQueue>,
+pub(crate) struct Queue<T> {
+    keys: HashMap<Key, KeyQueue<T>>,
     /// The keys with operations, except blocked ones.
     turns: VecDeque<Key>,
     len: usize,
 }
 
 /// The operations of one key, in order.
-struct KeyQueue {
-    operations: BTreeMap<u64, PendingOperation>,
+struct KeyQueue<T> {
+    operations: BTreeMap<u64, PendingOperation<T>>,
     /// Whether the key is in the order of turns. One whose last operation was withdrawn stays there
     /// until its turn.
     is_scheduled: bool,
 }
 
-impl Queue {
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { keys: HashMap::new(), turns: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<T> Queue<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -72,7 +75,7 @@ impl Queue {
     }
 
     /// Adds an operation; one that was taken out before goes back to where it was among those of its key.
-    pub(super) fn insert(&mut self, pending: PendingOperation) {
+    pub(super) fn insert(&mut self, pending: PendingOperation<T>) {
         let key = &pending.claim.key;
         self.len += 1;
         if let Some(queue) = self.keys.get_mut(key) {
@@ -89,7 +92,7 @@ impl Queue {
         self.keys.insert(key, KeyQueue { operations, is_scheduled: true });
     }
 
-    pub(super) fn remove(&mut self, key: &Key, number: u64) -> Option<PendingOperation> {
+    pub(super) fn remove(&mut self, key: &Key, number: u64) -> Option<PendingOperation<T>> {
         let queue = self.keys.get_mut(key)?;
         let removed = queue.operations.remove(&number)?;
         self.len -= 1;
@@ -100,7 +103,7 @@ impl Queue {
     }
 
     /// Removes all operations.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingOperation> + use<> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingOperation<T>> + use<T> {
         let keys = std::mem::take(self).keys.into_values();
         keys.flat_map(|queue| queue.operations.into_values())
     }
@@ -111,7 +114,7 @@ impl Queue {
     }
 
     /// Removes the operations of a key that were asked for before this number was given.
-    pub(super) fn take_before(&mut self, key: &Key, number: u64) -> Vec<PendingOperation> {
+    pub(super) fn take_before(&mut self, key: &Key, number: u64) -> Vec<PendingOperation<T>> {
         let numbers = self.keys.get(key).map(|queue| queue.operations.range(..number));
         let numbers: Vec<_> = numbers.into_iter().flatten().map(|(number, _)| *number).collect();
         numbers.into_iter().filter_map(|number| self.remove(key, number)).collect()
@@ -133,7 +136,7 @@ impl Queue {
         batch: &mut BatchCapacity,
         once: bool,
         is_blocked: impl Fn(&Key) -> bool,
-    ) -> Vec<PendingOperation> {
+    ) -> Vec<PendingOperation<T>> {
         let mut taken = Vec::new();
         loop {
             let before = taken.len();

@@ -1,28 +1,34 @@
 //! A request to the driver: operations on their way, until their tasks have the results.
 
-use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
 use tokio::task::yield_now;
 
 use super::queue::PendingOperation;
-use super::{
-    AttemptResult, Batcher, BatcherState, Collecting, NotSubmitted, OperationResult, Submitted,
-};
+use super::{Batcher, BatcherState, Collecting, NotSubmitted, Operation, Submitted};
 use crate::clock::Moment;
-use crate::driver::{Attempted, Batch, BatchError, BatchOutcome};
-use crate::{Error, Key};
+use crate::driver::{Acquisition, Attempted, Batch, BatchError, BatchOutcome, Released};
+use crate::{Claim, Error, Key};
 
 /// A batch that was answered waits at most so many yields of the scheduler for the tasks that come back. With
 /// 64 tasks on Redis and several threads that is 3 to 4 % of the rate, and 6 to 7 % of this process's CPU time.
 const POLLS: usize = 8;
+
+/// The operations of a request.
+#[derive(Default)]
+pub(crate) struct Operations {
+    pub(super) releases: Vec<PendingOperation<Released>>,
+    pub(super) acquires: Vec<PendingOperation<Acquisition>>,
+}
 
 /// Operations that are submitted together.
 pub(super) struct Request {
     batcher: Batcher,
     /// Operations that were asked for before it was made have smaller numbers.
     pub(super) number: u64,
-    /// Releases first.
-    operations: Vec<PendingOperation>,
+    operations: Operations,
     /// Its only operation.
     pub(super) only: Option<u64>,
     /// The key of its only operation, where that may wait at the backend.
@@ -32,15 +38,14 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(
-        batcher: &Batcher,
-        state: &mut BatcherState,
-        operations: Vec<PendingOperation>,
-    ) -> Self {
-        let only = operations.first().filter(|_| operations.len() == 1);
-        let waits = only.filter(|_| batcher.0.limits.waits);
-        let separate = waits.map(|pending| pending.claim.key.clone());
-        let only = only.map(|pending| pending.number);
+    pub(super) fn new(batcher: &Batcher, state: &mut BatcherState, operations: Operations) -> Self {
+        let only = match (&operations.releases[..], &operations.acquires[..]) {
+            ([one], []) => Some((one.number, &one.claim.key)),
+            ([], [one]) => Some((one.number, &one.claim.key)),
+            _ => None,
+        };
+        let separate = only.filter(|_| batcher.0.limits.waits).map(|(_, key)| key.clone());
+        let only = only.map(|(number, _)| number);
         if let Some(key) = &separate {
             state.separate.entry(key.clone()).or_default().requests += 1;
         }
@@ -92,27 +97,23 @@ impl Request {
         let mut collecting = None;
         while let Some(mut part) = parts.pop() {
             let sent = batcher.0.clock.now();
-            let is_late =
-                |it: &mut PendingOperation| it.latest.is_some_and(|latest| latest <= sent);
-            part.extract_if(.., is_late).for_each(|late| late.refuse(NotSubmitted::TooLate));
-            if part.is_empty() {
+            part.refuse_late(sent);
+            if part.len() == 0 {
                 continue;
             }
-            let releases: Vec<_> = part.iter().filter_map(PendingOperation::release).collect();
-            let acquires: Vec<_> = part.iter().filter_map(PendingOperation::acquire).collect();
+            let releases: Vec<_> = part.releases.iter().map(|it| it.claim.clone()).collect();
+            let acquires: Vec<_> = part.acquires.iter().map(PendingOperation::acquire).collect();
             let batch = Batch { releases: &releases, acquires: &acquires };
-            let results: Vec<_> = match batcher.call_driver(batch).await {
-                Ok(outcome) => results(outcome).collect(),
+            let outcome = match batcher.call_driver(batch).await {
+                Ok(outcome) => outcome,
                 // One of them may be what the backend does not take: let it fail by itself.
                 Err(error) if !error.error.is_retryable() && part.len() > 1 => {
-                    part.iter_mut().for_each(|it| it.ambiguous += error.ambiguous);
-                    let second_half = part.split_off(part.len() / 2);
-                    parts.extend([second_half, part]);
+                    parts.extend(part.split(error.ambiguous));
                     continue;
                 }
-                Err(error) => part.iter().map(|_| Err(error.clone())).collect(),
+                Err(error) => batch.all_failed(&error),
             };
-            let behind = self.take_behind(&part, &results);
+            let behind = self.take_behind(&outcome);
             if collects && parts.is_empty() {
                 if !batcher.state().collecting.is_empty() {
                     yield_now().await;
@@ -121,10 +122,10 @@ impl Request {
                 self.finish(&mut state);
                 collecting = Some(state.collect(&batcher));
             }
-            batcher.tell(part, results, sent);
+            batcher.tell(part, outcome, sent);
             if let Some((behind, error)) = behind {
-                let results = behind.iter().map(|_| Err(error.clone())).collect();
-                batcher.tell(behind, results, sent);
+                let outcome = behind.all_failed(&error);
+                batcher.tell(behind, outcome, sent);
             }
         }
         collecting
@@ -154,23 +155,25 @@ impl Request {
 
     /// Where its only operation waited at the backend in vain, so did those of its key that were blocked by
     /// it: otherwise each of many would wait as long, one after the other.
-    fn take_behind(
-        &self,
-        part: &[PendingOperation],
-        results: &[AttemptResult],
-    ) -> Option<(Vec<PendingOperation>, BatchError)> {
+    fn take_behind(&self, outcome: &BatchOutcome) -> Option<(Operations, BatchError)> {
         let key = self.separate.as_ref()?;
-        let ([pending], [Err(failed)]) = (part, results) else { return None };
+        let error = match (&outcome.released[..], &outcome.acquired[..]) {
+            ([Err(failed)], []) | ([], [Err(failed)]) if failed.error.is_retryable() => {
+                &failed.error
+            }
+            _ => return None,
+        };
         let mut state = self.batcher.state();
-        if !failed.error.is_retryable() || !state.separate.get(key)?.blocks {
+        if !state.separate.get(key)?.blocks {
             return None;
         }
-        let mut behind = state.acquires.take_before(key, self.number);
+        let acquires = state.acquires.take_before(key, self.number);
         // A release waits for longer than an acquire.
-        if pending.patience.is_none() {
-            behind.extend(state.releases.take_before(key, self.number));
-        }
-        Some((behind, BatchError::refused(failed.error.clone())))
+        let releases = match outcome.released.is_empty() {
+            true => Vec::new(),
+            false => state.releases.take_before(key, self.number),
+        };
+        Some((Operations { releases, acquires }, BatchError::refused(error.clone())))
     }
 }
 
@@ -185,7 +188,9 @@ impl Drop for Request {
         let requests = {
             let mut state = batcher.state();
             self.finish(&mut state);
-            self.operations.drain(..).for_each(|it| drop(state.put_back(it)));
+            let Operations { releases, acquires } = std::mem::take(&mut self.operations);
+            releases.into_iter().for_each(|it| drop(state.put_back(it)));
+            acquires.into_iter().for_each(|it| drop(state.put_back(it)));
             if self.is_sent { batcher.ready(&mut state) } else { Vec::new() }
         };
         drop(batcher.spawn(requests));
@@ -230,41 +235,32 @@ impl Batcher {
     }
 
     /// Gives each task its result. What the driver left out of a batch of several is submitted again.
-    fn tell(&self, operations: Vec<PendingOperation>, results: Vec<AttemptResult>, sent: Moment) {
+    fn tell(&self, operations: Operations, outcome: BatchOutcome, sent: Moment) {
         let is_batch = operations.len() > 1;
-        let mut left_out = Vec::new();
-        for (mut pending, result) in operations.into_iter().zip(results) {
-            let before = pending.ambiguous;
-            let result = match result {
-                Err(error) if error.would_block && is_batch => {
-                    pending.ambiguous += error.ambiguous;
-                    left_out.push(pending);
-                    continue;
-                }
-                Err(error) => Err(error.after(before)),
-                Ok(done) => Ok(Attempted::after(done.ambiguous + before, done.result)),
-            };
-            let _ = pending.outcome.send(Ok(Submitted { sent, result }));
-        }
-        if !left_out.is_empty() {
+        let releases = tell(operations.releases, outcome.released, sent, is_batch);
+        let acquires = tell(operations.acquires, outcome.acquired, sent, is_batch);
+        let left_out = Operations { releases, acquires };
+        if left_out.len() > 0 {
             self.submit_single(left_out);
         }
     }
 
     /// Submits the first of the operations of each key by itself, outside the limit of requests in flight;
     /// or waits for such a request that is in flight. What else is asked of the key waits until then.
-    fn submit_single(&self, left_out: Vec<PendingOperation>) {
+    fn submit_single(&self, left_out: Operations) {
         let mut requests = Vec::new();
         {
             let mut state = self.state();
-            let keys = left_out.into_iter().filter_map(|it| state.put_back(it));
-            for key in keys.collect::<Vec<_>>() {
+            let releases = left_out.releases.into_iter().filter_map(|it| state.put_back(it));
+            let mut keys: Vec<_> = releases.collect();
+            keys.extend(left_out.acquires.into_iter().filter_map(|it| state.put_back(it)));
+            for key in keys {
                 let separate = state.separate.entry(key.clone()).or_default();
                 separate.blocks = true;
                 if separate.requests == 0
                     && let Some(first) = state.take_first(&key)
                 {
-                    requests.push(Request::new(self, &mut state, vec![first]));
+                    requests.push(Request::new(self, &mut state, first));
                 }
             }
         }
@@ -275,31 +271,87 @@ impl Batcher {
 impl BatcherState {
     /// Makes an operation pending again, among those of its key where it was; returns the key. Not where
     /// it is of no use any more.
-    fn put_back(&mut self, pending: PendingOperation) -> Option<Key> {
-        if self.closed && pending.patience.is_some() {
+    fn put_back<T: Operation>(&mut self, pending: PendingOperation<T>) -> Option<Key> {
+        if self.closed && !T::OUTLIVES_SHUTDOWN {
             pending.refuse(NotSubmitted::Closed);
             return None;
         }
         let key = (!pending.outcome.is_closed()).then(|| pending.claim.key.clone())?;
-        self.queue(pending.patience).insert(pending);
+        T::queue(self).insert(pending);
         Some(key)
     }
 
     /// The operation of this key that was asked for first.
-    fn take_first(&mut self, key: &Key) -> Option<PendingOperation> {
+    fn take_first(&mut self, key: &Key) -> Option<Operations> {
         match (self.releases.first_of(key), self.acquires.first_of(key)) {
             (Some(release), acquire) if acquire.is_none_or(|acquire| release < acquire) => {
-                self.releases.remove(key, release)
+                self.releases.remove(key, release).map(Operation::separate)
             }
-            (_, acquire) => self.acquires.remove(key, acquire?),
+            (_, acquire) => self.acquires.remove(key, acquire?).map(Operation::separate),
         }
     }
 }
 
-/// The results of a batch, those of its releases first.
-pub(super) fn results(outcome: BatchOutcome) -> impl Iterator<Item = AttemptResult> {
-    let released = outcome.released.into_iter();
-    let released = released.map(|it| it.map(|done| done.map(OperationResult::Released)));
-    let acquired = outcome.acquired.into_iter();
-    released.chain(acquired.map(|it| it.map(|done| done.map(OperationResult::Acquired))))
+/// Returns what was left out of a batch.
+fn tell<T>(
+    operations: Vec<PendingOperation<T>>,
+    results: Vec<Result<Attempted<T>, BatchError>>,
+    sent: Moment,
+    is_batch: bool,
+) -> Vec<PendingOperation<T>> {
+    let mut left_out = Vec::new();
+    for (mut pending, result) in operations.into_iter().zip(results) {
+        let before = pending.ambiguous;
+        let result = match result {
+            Err(error) if error.would_block && is_batch => {
+                pending.ambiguous += error.ambiguous;
+                left_out.push(pending);
+                continue;
+            }
+            Err(error) => Err(error.after(before)),
+            Ok(Attempted { result, ambiguous }) => Ok(Attempted::after(ambiguous + before, result)),
+        };
+        let _ = pending.outcome.send(Ok(Submitted { sent, result }));
+    }
+    left_out
+}
+
+impl Operations {
+    pub(super) fn len(&self) -> usize {
+        self.releases.len() + self.acquires.len()
+    }
+
+    pub(super) fn claims(&self) -> impl Iterator<Item = &Arc<Claim>> {
+        let releases = self.releases.iter().map(|it| &it.claim);
+        releases.chain(self.acquires.iter().map(|it| &it.claim))
+    }
+
+    fn all_failed(&self, error: &BatchError) -> BatchOutcome {
+        BatchOutcome {
+            released: vec![Err(error.clone()); self.releases.len()],
+            acquired: vec![Err(error.clone()); self.acquires.len()],
+        }
+    }
+
+    /// Refuses what is not to be sent any more.
+    fn refuse_late(&mut self, now: Moment) {
+        fn refuse_late<T>(pending: &mut Vec<PendingOperation<T>>, now: Moment) {
+            let is_late =
+                |it: &mut PendingOperation<T>| it.latest.is_some_and(|latest| latest <= now);
+            let late = pending.extract_if(.., is_late);
+            late.for_each(|late| late.refuse(NotSubmitted::TooLate));
+        }
+        refuse_late(&mut self.releases, now);
+        refuse_late(&mut self.acquires, now);
+    }
+
+    /// Two halves, of which the last one is to be sent first, after so many requests without an answer.
+    fn split(mut self, ambiguous: u32) -> [Self; 2] {
+        self.releases.iter_mut().for_each(|it| it.ambiguous += ambiguous);
+        self.acquires.iter_mut().for_each(|it| it.ambiguous += ambiguous);
+        let half = self.len() / 2;
+        let releases = self.releases.split_off(half.min(self.releases.len()));
+        let acquires = self.acquires.split_off(half.saturating_sub(self.releases.len()));
+        [Self { releases, acquires }, self]
+    }
 }

@@ -1,6 +1,5 @@
 //! An operation from the side of the task that asked for it.
 
-use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,42 +8,40 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::queue::PendingOperation;
-use super::request::results;
 use super::{
-    AttemptResult, Batcher, BatcherState, Collecting, NotSubmitted, PATIENCE, SLOW, SubmitResult,
+    Batcher, BatcherState, Collecting, NotSubmitted, Operation, PATIENCE, SLOW, SubmitResult,
     Submitted, UNCONTENDED,
 };
 use crate::clock::Moment;
-use crate::driver::{Acquire, Batch, BatchError, Patience};
+use crate::driver::{Acquire, Attempted, Batch, BatchError, Patience};
 use crate::{Claim, Error};
 
 /// An operation that is on its way. Dropped before it was submitted, it
 /// never is.
-pub(crate) struct Submission {
+pub(crate) struct Submission<T: Operation> {
     pub(super) batcher: Batcher,
     pub(super) claim: Arc<Claim>,
-    /// Of an acquire; `None`: it is a release.
-    pub(super) patience: Option<Patience>,
+    pub(super) patience: Patience,
     pub(super) latest: Option<Moment>,
     /// `None` before it is pending, and after its outcome.
-    pub(super) queued: Option<Queued>,
+    pub(super) queued: Option<Queued<T>>,
     /// Where it submits what is pending.
     pub(super) collecting: Option<Collecting>,
     /// Whether it was sent by itself.
     pub(super) is_sent: bool,
 }
 
-pub(super) struct Queued {
+pub(super) struct Queued<T> {
     pub(super) number: u64,
-    outcome: oneshot::Receiver<SubmitResult>,
+    outcome: oneshot::Receiver<SubmitResult<T>>,
 }
 
-impl Submission {
+impl<T: Operation> Submission<T> {
     /// What became of the operation. To be asked for once.
     ///
     /// # Cancel safety
     /// [`withdraw`](Self::withdraw) says whether it was submitted.
-    pub(crate) async fn outcome(&mut self) -> SubmitResult {
+    pub(crate) async fn outcome(&mut self) -> SubmitResult<T> {
         let batcher = self.batcher.clone();
         if batcher.0.limits.operations <= 1 {
             return self.by_itself(&batcher).await;
@@ -68,7 +65,7 @@ impl Submission {
     }
 
     /// The same, where an operation that was not submitted is an error of its own.
-    pub(super) async fn result(&mut self) -> AttemptResult {
+    pub(super) async fn result(&mut self) -> Result<Attempted<T>, BatchError> {
         let refused = |error| Err(BatchError::refused(error));
         match self.outcome().await {
             Ok(submitted) => submitted.result,
@@ -81,7 +78,7 @@ impl Submission {
     }
 
     /// Waits for the outcome, and submits what may leave where nothing else does.
-    async fn received(&mut self, batcher: &Batcher) -> SubmitResult {
+    async fn received(&mut self, batcher: &Batcher) -> SubmitResult<T> {
         let Some(queued) = &mut self.queued else { return Err(NotSubmitted::Closed) };
         let mut patience = PATIENCE;
         let received = loop {
@@ -92,7 +89,7 @@ impl Submission {
             }
             // Thousands may wait for their turn in good order.
             patience = SLOW.min(patience * 2);
-            match batcher.take_over(self.patience, queued, &self.claim.key) {
+            match batcher.take_over(queued, &self.claim.key) {
                 Some(requests) => drop(batcher.spawn(requests)),
                 None => break (&mut queued.outcome).await,
             }
@@ -107,19 +104,19 @@ impl Submission {
     }
 
     /// For a backend that takes one operation in a request: waits for no other.
-    async fn by_itself(&mut self, batcher: &Batcher) -> SubmitResult {
-        let permits = &batcher.0.singles[usize::from(self.patience.is_none())];
+    async fn by_itself(&mut self, batcher: &Batcher) -> SubmitResult<T> {
+        let permits = &batcher.0.singles[usize::from(T::OUTLIVES_SHUTDOWN)];
         let permit = permits.acquire().await.map_err(|_| NotSubmitted::Closed)?;
         let sent = batcher.0.clock.now();
         if self.latest.is_some_and(|latest| latest <= sent) {
             return Err(NotSubmitted::TooLate);
         }
         self.is_sent = true;
-        let claim = self.claim.clone();
-        let acquire = self.patience.map(|patience| Acquire { claim: claim.clone(), patience });
-        let batch = match &acquire {
-            Some(acquire) => Batch { releases: &[], acquires: from_ref(acquire) },
-            None => Batch { releases: from_ref(&claim), acquires: &[] },
+        let (claim, patience) = (self.claim.clone(), self.patience);
+        let (releases, acquires) = ([claim.clone()], [Acquire { claim, patience }]);
+        let batch = match T::OUTLIVES_SHUTDOWN {
+            true => Batch { releases: &releases, acquires: &[] },
+            false => Batch { releases: &[], acquires: &acquires },
         };
         let mut request = std::pin::pin!(batcher.call_driver(batch));
         let outcome = tokio::select! {
@@ -130,24 +127,19 @@ impl Submission {
                 request.await
             }
         };
-        let only = |outcome| results(outcome).next().unwrap_or_else(|| Err(batcher.no_result()));
+        let only = |outcome| T::only(outcome).unwrap_or_else(|| Err(batcher.no_result()));
         Ok(Submitted { sent, result: outcome.and_then(only) })
     }
 
     /// Adds it to the pending operations; not after a shutdown.
     pub(super) fn enqueue(&mut self, state: &mut BatcherState) {
-        if state.closed && self.patience.is_some() {
+        if state.closed && !T::OUTLIVES_SHUTDOWN {
             return;
         }
         let meets_others = !state.in_flight.is_empty() || state.pending() > 0;
         state.uncontended = if meets_others { 0 } else { state.uncontended.saturating_add(1) };
-        let (sender, outcome) = oneshot::channel();
-        let number = state.next();
-        self.queued = Some(Queued { number, outcome });
-        let (claim, patience, latest) = (self.claim.clone(), self.patience, self.latest);
-        let pending =
-            PendingOperation { number, claim, patience, latest, ambiguous: 0, outcome: sender };
-        state.queue(patience).insert(pending);
+        let pending = self.pending(state);
+        T::queue(state).insert(pending);
         let is_free = state.in_flight.len() < self.batcher.0.limits.at_once;
         let waits_for_key = state.busy.contains(&self.claim.key);
         if is_free && !waits_for_key && state.collecting.is_empty() {
@@ -155,12 +147,18 @@ impl Submission {
         }
     }
 
+    fn pending(&mut self, state: &mut BatcherState) -> PendingOperation<T> {
+        let (sender, outcome) = oneshot::channel();
+        let number = state.next();
+        self.queued = Some(Queued { number, outcome });
+        let (claim, patience, latest) = (self.claim.clone(), self.patience, self.latest);
+        PendingOperation { number, claim, patience, latest, ambiguous: 0, outcome: sender }
+    }
+
     /// Takes it back; says whether it never was submitted, and never will be.
     pub(crate) fn withdraw(&mut self) -> bool {
         let Some(queued) = self.queued.take() else { return !self.is_sent };
-        let mut state = self.batcher.state();
-        let removed = state.queue(self.patience).remove(&self.claim.key, queued.number);
-        drop(state);
+        let removed = T::queue(&mut self.batcher.state()).remove(&self.claim.key, queued.number);
         // The others leave without it.
         self.collecting = None;
         // What was left out of a batch that was sent twice may have been carried out.
@@ -168,7 +166,7 @@ impl Submission {
     }
 }
 
-impl Drop for Submission {
+impl<T: Operation> Drop for Submission<T> {
     fn drop(&mut self) {
         self.withdraw();
     }
