@@ -135,6 +135,13 @@ impl BatchError {
     }
 }
 
+/// Where it does not matter whether anything was done.
+impl From<BatchError> for Error {
+    fn from(failed: BatchError) -> Self {
+        failed.error
+    }
+}
+
 /// Submits every operation by itself, all at once: for a driver whose backend takes one at a time.
 /// It says how a claim is put into its queue, and how it is taken out.
 pub async fn submit_each<A, R>(

@@ -5,7 +5,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use lockkit_core::{LockManager, Settings};
-use lockkit_store::StoreDriver;
+
+#[path = "../tests/services/stores.rs"]
+mod stores;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -13,5 +15,5 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 }
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, lockkit_core::Error> {
-    LockManager::with(Arc::new(StoreDriver::connect_url(&url).await?), settings)
+    LockManager::owning(Arc::new(stores::driver(&url).await?), settings)
 }

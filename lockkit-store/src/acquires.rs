@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_core::claim_list::OperationResult;
 use lockkit_core::driver::{Acquire, Acquisition, Attempted, BatchError};
 use lockkit_core::{Error, Lifetime, LossReason, Result};
 use tokio::sync::oneshot;
@@ -37,13 +36,11 @@ impl DriverInner {
         acquires: &[Acquire],
         group: Vec<usize>,
     ) -> Vec<(usize, Result<Attempted<Acquisition>, BatchError>)> {
-        let mut sent = Vec::with_capacity(group.len());
+        let mut results = Vec::with_capacity(group.len());
         for at in group {
-            sent.push((at, self.send_acquire(&acquires[at]).await));
+            let sent = self.send_acquire(&acquires[at]).await;
+            results.push(async move { (at, self.acquired_in_the_end(&acquires[at], sent).await) });
         }
-        let results = sent
-            .into_iter()
-            .map(async |(at, sent)| (at, self.acquired_in_the_end(&acquires[at], sent).await));
         join_all(results).await
     }
 
@@ -104,14 +101,8 @@ impl DriverInner {
                 return Err(error);
             }
         };
-        let ended = match &answer.answer {
-            OperationResult::Holds(_) | OperationResult::Waits(_) => {
-                self.why_ended(claim, &session, &answer)
-            }
-            _ => None,
-        };
         let in_the_way = answer.in_the_way.clone();
-        let result = match ended {
+        let result = match self.why_ended(claim, &session, &answer) {
             Some(ended) => Err(Error::lost(LossReason::from(ended))),
             None => {
                 let broken = answer.broken.clone();
@@ -119,30 +110,30 @@ impl DriverInner {
             }
         };
         let now = self.context.now();
-        match result {
+        let acquired = match result {
             Ok(Acquisition::Granted(grant)) => {
                 let grant = self.counted(grant, claim, &session);
-                if !self.own.extend(&claim.id, true, grant.ttl, now) {
-                    return Err(BatchError::refused(given_up()).after(ambiguous));
-                }
-                Ok((Attempted::after(ambiguous, Acquisition::Granted(grant)), Vec::new()))
+                let lives = self.own.extend(&claim.id, true, grant.ttl, now);
+                lives.then_some(Acquisition::Granted(grant)).ok_or_else(given_up)
             }
-            Ok(Acquisition::Queued { ahead }) => {
-                if !self.own.extend(&claim.id, false, claim.wait_ttl, now) {
-                    return Err(BatchError::refused(given_up()).after(ambiguous));
-                }
-                Ok((Attempted::after(ambiguous, Acquisition::Queued { ahead }), Vec::new()))
+            Ok(queued @ Acquisition::Queued { .. }) => {
+                let lives = self.own.extend(&claim.id, false, claim.wait_ttl, now);
+                lives.then_some(queued).ok_or_else(given_up)
             }
             Ok(Acquisition::Busy) => {
                 self.own.left(&claim.id);
-                Ok((Attempted::after(ambiguous, Acquisition::Busy), in_the_way))
+                Ok(Acquisition::Busy)
             }
             Err(error) => {
                 if ambiguous == 0 && is_new {
                     self.own.left(&claim.id);
                 }
-                Err(BatchError::refused(error).after(ambiguous))
+                Err(error)
             }
+        };
+        match acquired {
+            Ok(acquisition) => Ok((Attempted::after(ambiguous, acquisition), in_the_way)),
+            Err(error) => Err(BatchError::refused(error).after(ambiguous)),
         }
     }
 }

@@ -4,133 +4,43 @@
 //! Blob with `If-Match` and the ETag, or with `If-None-Match: *` for a document that is not there yet. Reads
 //! from the primary region are linearizable, and the secondary is never read.
 
-use std::time::Duration;
-
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, Result};
 use object_store::azure::{AzureConfigKey, MicrosoftAzure, MicrosoftAzureBuilder};
 
 use crate::objects::{
-    BucketUrl, FAULTS, ObjectBucket, ObjectService, OnceConnector, RequestKind, ResponseHeaders,
-    ServerAnswer, ServerError, UrlForm, never_again, store_of_bucket,
+    BucketService, BucketStore, OnceConnector, RequestKind, ResponseHeaders, ServerAnswer,
+    ServerError, bucket_facts, never_again,
 };
+use crate::service_url::{ServiceUrl, UrlForm};
 use crate::store::StoreFacts;
 
-const FORM: UrlForm = UrlForm {
-    scheme: "az",
-    what: "an Azure container",
-    form: "the URL of a container is az://CONTAINER/PREFIX?account=ACCOUNT, or with \
-           endpoint=https://HOST/ACCOUNT for an emulator",
-    login: "put them into AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
-    signs: "-",
-    options: &["account"],
-};
-
-/// A container of Azure Blob Storage. Cheap to clone; clones share their connections.
+/// A container of Azure Blob Storage. Credentials, and what the URL does not say, come from the environment
+/// variables of Azure's tools (`AZURE_STORAGE_ACCOUNT_NAME` and so on).
 ///
 /// ```no_run
 /// use std::sync::Arc;
 /// use lockkit_store::{AzureStore, StoreDriver, StoreOptions};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// let store = AzureStore::open("az://my-container/locks?account=myaccount")?;
+/// let url = "az://my-container/locks?account=myaccount";
+/// let store = AzureStore::open(url)?;
 /// let driver = StoreDriver::connect(Arc::new(store), StoreOptions::default()).await?;
+///
+/// # let key = String::new();
+/// let store = AzureStore::open_with(url, |client| client.with_access_key(key))?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct AzureStore {
-    bucket: ObjectBucket,
-}
-
-store_of_bucket!(AzureStore);
+pub type AzureStore = BucketStore<Azure>;
 
 impl AzureStore {
-    /// A store in the container that a URL names: `az://CONTAINER/PREFIX?account=…&endpoint=…`. Credentials, and
-    /// what the URL does not say, come from the environment variables of Azure's tools
-    /// (`AZURE_STORAGE_ACCOUNT_NAME` and so on). No I/O but for the certificates of this machine's authorities.
-    pub fn open(url: &str) -> Result<Self> {
-        Self::open_with(url, |client| client)
-    }
-
-    /// The same with settings of the client crate: credentials from elsewhere, a key for encryption. Account,
-    /// container and endpoint are those of the URL and the environment; and locks need requests that are sent
-    /// once, whatever else is set.
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), lockkit_core::Error> {
-    /// use lockkit_store::AzureStore;
-    ///
-    /// # let key = String::new();
-    /// let url = "az://my-container/locks?account=myaccount";
-    /// let store = AzureStore::open_with(url, |client| client.with_access_key(key))?;
-    /// # Ok(()) }
-    /// ```
-    pub fn open_with(
-        url: &str,
-        configure: impl FnOnce(MicrosoftAzureBuilder) -> MicrosoftAzureBuilder,
-    ) -> Result<Self> {
-        let url = parse(url)?;
-        Self::new(url, configure(MicrosoftAzureBuilder::from_env()))
-    }
-
-    pub(crate) fn of(url: BucketUrl) -> Result<Self> {
-        Self::new(url, MicrosoftAzureBuilder::from_env())
-    }
-
-    fn new(url: BucketUrl, builder: MicrosoftAzureBuilder) -> Result<Self> {
-        let connect = move |url: &BucketUrl| client(url, builder.clone());
-        Ok(Self { bucket: ObjectBucket::new(&Azure, url, connect)? })
-    }
-
-    /// What holds of every container.
-    pub fn usual_facts() -> StoreFacts {
-        Azure.facts()
-    }
-
     /// The commands that make the container of a URL, and give an identity the least rights in it. No I/O.
     pub fn schema(url: &str) -> Result<String> {
-        let url = parse(url)?;
+        let url = Azure::parse(url)?;
         let account = url.own("account").unwrap_or("ACCOUNT");
-        let commands = include_str!("azure/schema.sh").replace("{container}", &url.bucket);
+        let commands = include_str!("azure/schema.sh").replace("{container}", &url.name);
         Ok(commands.replace("{account}", account))
     }
-}
-
-/// Reads `az://CONTAINER/PREFIX` with its options. No I/O.
-pub(crate) fn parse(url: &str) -> Result<BucketUrl> {
-    BucketUrl::parse(url, &FORM)
-}
-
-/// A client with connections of its own.
-fn client(url: &BucketUrl, builder: MicrosoftAzureBuilder) -> Result<MicrosoftAzure> {
-    let mut builder = builder.with_container_name(&url.bucket);
-    if let Some(account) = url.own("account") {
-        builder = builder.with_account(account);
-    }
-    if builder.get_config_value(&AzureConfigKey::AccountName).is_none() {
-        return Err(Error::config(
-            "which storage account is the container in? Name it as account= in the URL, or in \
-             AZURE_STORAGE_ACCOUNT_NAME",
-        ));
-    }
-    if let Some(endpoint) = &url.endpoint {
-        builder = builder.with_use_emulator(false).with_endpoint(endpoint.clone());
-    }
-    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-    let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-    let is_set = |key| builder.get_config_value(&key).is_some();
-    let has_login = [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token];
-    let has_login = has_login.into_iter().any(is_set);
-    let account = builder.get_config_value(&AzureConfigKey::AccountName);
-    if is_plain && !has_login && account.is_some_and(|account| account == EMULATOR) {
-        builder = builder.with_access_key(EMULATOR_KEY);
-    }
-    // Whatever the environment says: locks rest on these.
-    let builder = builder
-        .with_retry(never_again())
-        .with_disable_tagging(true)
-        .with_http_connector(OnceConnector::new(!is_plain)?);
-    builder.build().map_err(|error| Error::Config(format!("the settings of Azure: {error}")))
 }
 
 /// The emulator's account, and its key, which everybody knows.
@@ -139,19 +49,63 @@ const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// Azure Blob Storage, and what its answers mean.
-#[derive(Debug)]
-struct Azure;
+#[derive(Clone, Copy, Debug)]
+pub struct Azure;
 
-impl ObjectService for Azure {
-    fn facts(&self) -> StoreFacts {
-        let mut facts = StoreFacts::of("azure");
-        facts.most_bytes = 4_000_000;
-        (facts.shards, facts.min_ttl) = (16, Duration::from_secs(3));
-        (facts.pace, facts.faults) = (Duration::from_secs(1), FAULTS);
-        facts
+impl BucketService for Azure {
+    type Builder = MicrosoftAzureBuilder;
+    type Client = MicrosoftAzure;
+
+    const FORM: UrlForm = UrlForm {
+        scheme: "az",
+        what: "an Azure container",
+        form: "the URL of a container is az://CONTAINER/PREFIX?account=ACCOUNT, or with \
+               endpoint=https://HOST/ACCOUNT for an emulator",
+        login: "put them into AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
+        signs: "-",
+        options: &["account"],
+    };
+
+    fn from_env() -> Self::Builder {
+        MicrosoftAzureBuilder::from_env()
     }
 
-    fn rights(&self, request: RequestKind) -> &'static str {
+    fn client(url: &ServiceUrl, builder: Self::Builder) -> Result<Self::Client> {
+        let mut builder = builder.with_container_name(&url.name);
+        if let Some(account) = url.own("account") {
+            builder = builder.with_account(account);
+        }
+        if builder.get_config_value(&AzureConfigKey::AccountName).is_none() {
+            return Err(Error::config(
+                "which storage account is the container in? Name it as account= in the URL, or in \
+                 AZURE_STORAGE_ACCOUNT_NAME",
+            ));
+        }
+        if let Some(endpoint) = &url.endpoint {
+            builder = builder.with_use_emulator(false).with_endpoint(endpoint.clone());
+        }
+        let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+        let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let is_set = |key| builder.get_config_value(&key).is_some();
+        let has_login = [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token];
+        let has_login = has_login.into_iter().any(is_set);
+        let account = builder.get_config_value(&AzureConfigKey::AccountName);
+        if is_plain && !has_login && account.is_some_and(|account| account == EMULATOR) {
+            builder = builder.with_access_key(EMULATOR_KEY);
+        }
+        // Whatever the environment says: locks rest on these.
+        let builder = builder
+            .with_retry(never_again())
+            .with_disable_tagging(true)
+            .with_http_connector(OnceConnector::new(!is_plain)?);
+        builder.build().map_err(|error| Error::Config(format!("the settings of Azure: {error}")))
+    }
+
+    fn facts() -> StoreFacts {
+        bucket_facts("azure")
+    }
+
+    fn rights(request: RequestKind) -> &'static str {
         match request {
             RequestKind::Get => "the data action blobs/read (SAS: r)",
             RequestKind::Create | RequestKind::Update => {
@@ -162,7 +116,7 @@ impl ObjectService for Azure {
         }
     }
 
-    fn explain(&self, error: &ServerError<'_>) -> Option<ServerAnswer> {
+    fn explain(error: &ServerError<'_>) -> Option<ServerAnswer> {
         let ServerError { bucket, request, code, message, .. } = error;
         let forbidden = |message: String| Some(ServerAnswer::Forbidden(message));
         if *request == RequestKind::Delete
@@ -172,7 +126,7 @@ impl ObjectService for Azure {
                 404 => ServerAnswer::Missing,
                 401 | 403 => ServerAnswer::Forbidden(format!(
                     "a right is missing in {bucket}: {}",
-                    self.rights(*request)
+                    Self::rights(*request)
                 )),
                 _ => ServerAnswer::None(error.text.to_owned()),
             });
@@ -208,7 +162,7 @@ impl ObjectService for Azure {
         }
     }
 
-    fn findings(&self, bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
+    fn findings(bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
         let mut findings = Vec::new();
         if answer.get("x-ms-version-id").is_some() {
             let what = format!(

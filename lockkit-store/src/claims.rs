@@ -87,18 +87,13 @@ impl OwnClaims {
     /// The claim is about to enter a queue; says whether it was not known here.
     pub(crate) fn enter(&self, claim: &Arc<Claim>, session: &Arc<Session>, now: Moment) -> bool {
         let due = now.after(claim.hold_ttl.max(claim.wait_ttl));
-        let new = || OwnClaim {
-            claim: claim.clone(),
-            session: session.clone(),
-            due,
-            holds: false,
-            is_known: false,
-            is_over: false,
-        };
         let mut claims = locked(&self.claims);
         let known = claims.get(&claim.id).is_some_and(|own| Arc::ptr_eq(&own.session, session));
         if !known {
-            claims.insert(claim.id, new());
+            let (claim, session) = (claim.clone(), session.clone());
+            let (holds, is_known, is_over) = (false, false, false);
+            let own = OwnClaim { claim, session, due, holds, is_known, is_over };
+            claims.insert(own.claim.id, own);
         }
         drop(claims);
         self.changed.notify_one();

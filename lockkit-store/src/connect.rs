@@ -13,14 +13,13 @@ use lockkit_core::{Capabilities, Error, Result};
 
 use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
-use crate::document::{FORMAT, META, MetaDocument, decode, encode, session_key};
+use crate::document::{FORMAT, META, MetaDocument, encode, session_key};
 use crate::driver::{DriverInner, StoreDriver};
 use crate::observer::SWEEP_EVERY;
 use crate::options::StoreOptions;
 use crate::probe::probe;
 use crate::queues::Operation;
-use crate::session::forbidden;
-use crate::store::{ChangeReporter, PutOutcome, Store, StoreFacts};
+use crate::store::{ChangeReporter, Store, StoreFacts, Swap};
 use crate::waiters::Waiters;
 
 /// A release that failed is repeated after this.
@@ -69,7 +68,7 @@ impl StoreDriver {
 async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<MetaDocument> {
     let mut failure = context.unavailable("the layout could not be written");
     for _ in 0..LAYOUT_ATTEMPTS {
-        let found = match context.read(META).await {
+        let found = match context.load::<MetaDocument>(META, "the layout").await {
             Err(error) if error.is_retryable() => {
                 failure = error;
                 tokio::time::sleep(LAYOUT_PAUSE).await;
@@ -77,8 +76,7 @@ async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<MetaDocum
             }
             found => found?,
         };
-        if let Some(found) = found {
-            let meta: MetaDocument = decode(context.backend(), "the layout", &found.bytes)?;
+        if let Some((meta, _)) = found {
             if meta.format == FORMAT && meta.shards > 0 {
                 return Ok(meta);
             }
@@ -93,15 +91,15 @@ async fn layout(context: &StoreContext, mut is_probed: bool) -> Result<MetaDocum
             is_probed = true;
         }
         let meta = MetaDocument { format: FORMAT, shards: context.facts.shards, id: context.id() };
-        match context.store.put_if(META, &encode(&meta), None).await {
-            PutOutcome::Stored(_) => return Ok(meta),
-            PutOutcome::Forbidden(cause) => return Err(forbidden(context, &cause)),
-            PutOutcome::Conflict(_) => {}
-            PutOutcome::Throttled { pause, cause } => {
-                failure = context.unavailable(cause.to_string());
-                tokio::time::sleep(pause + context.part_of(pause)).await;
+        match context.swap(META, &encode(&meta), None).await {
+            Ok(Swap::Stored(_)) => return Ok(meta),
+            Ok(Swap::Conflict(_)) => {}
+            Err(error) => {
+                failure = context.failed_after_pause(error).await;
+                if !failure.is_retryable() {
+                    break;
+                }
             }
-            PutOutcome::Unknown(cause) => failure = context.unavailable(cause.to_string()),
         }
     }
     Err(failure)
@@ -231,11 +229,8 @@ impl DriverInner {
     }
 
     fn poll_all(&self) {
-        (0..self.context.shards).filter(|shard| self.waiters.is_watched(*shard)).for_each(
-            |shard| {
-                self.poll(shard);
-            },
-        );
+        let watched = (0..self.context.shards).filter(|shard| self.waiters.is_watched(*shard));
+        watched.for_each(|shard| self.poll(shard));
         self.register_watchers.notify(None);
     }
 

@@ -10,12 +10,16 @@ use lockkit_core::clock::{Clock, ClockPair, Moment, SteadyClock, unix_ms};
 use lockkit_core::driver::{ClaimId, locked};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::document::{decode, encode};
 use crate::kept_sights::SightsFile;
+use crate::observer::Swept;
 use crate::options::StoreOptions;
 use crate::rules::{Rules, StoreRule};
-use crate::sights::{Sights, Swept};
-use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, StoreFacts};
+use crate::sights::Sights;
+use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, StoreFacts, Swap};
 
 /// How often a read is repeated that is older than one before.
 const OLD_READS: u32 = 8;
@@ -97,10 +101,7 @@ impl StoreContext {
 
     /// The wall clock, in milliseconds since 1970.
     pub(crate) fn wall_ms(&self) -> u64 {
-        match self.is_system_clock {
-            true => unix_ms(),
-            false => self.clock.now().as_nanos() / 1_000_000,
-        }
+        self.wall_us() / 1_000
     }
 
     /// The wall clock, in microseconds since 1970.
@@ -161,6 +162,19 @@ impl StoreContext {
         }
     }
 
+    /// The error of a request to the store.
+    pub(crate) fn failed(&self, error: StoreError) -> Error {
+        error.into_error(self.backend())
+    }
+
+    /// The same, after the pause that the store asks for.
+    pub(crate) async fn failed_after_pause(&self, error: StoreError) -> Error {
+        if let StoreError::Throttled { pause, .. } = error {
+            tokio::time::sleep(pause + self.part_of(pause)).await;
+        }
+        self.failed(error)
+    }
+
     /// The error of an operation that found no answer in time.
     pub(crate) fn unavailable(&self, why: impl Into<String>) -> Error {
         Error::retryable(self.backend(), why.into())
@@ -172,6 +186,50 @@ impl StoreContext {
             ReadOutcome::Document(document) => Ok(Some(document)),
             ReadOutcome::Absent | ReadOutcome::Same => Ok(None),
         }
+    }
+
+    /// Reads a document of a kind that errors call so.
+    pub(crate) async fn load<T: DeserializeOwned>(
+        &self,
+        key: &str,
+        what: &str,
+    ) -> Result<Option<(T, DocumentVersion)>, Error> {
+        let Some(Document { bytes, version }) = self.read(key).await? else { return Ok(None) };
+        Ok(Some((decode(self.backend(), what, &bytes)?, version)))
+    }
+
+    /// The keys that begin with `prefix` and are greater than `after`, at most `limit`.
+    pub(crate) async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<String>, Error> {
+        self.store.list(prefix, after, limit).await.map_err(|error| self.failed(error))
+    }
+
+    /// Swaps a document once. An error is a swap without a result, be it that it may have been carried out.
+    pub(crate) async fn swap(
+        &self,
+        key: &str,
+        document: &[u8],
+        expected: Option<&DocumentVersion>,
+    ) -> Result<Swap, StoreError> {
+        let swap = self.store.put_if(key, document, expected).await.answer()?;
+        if let Swap::Stored(version) = &swap {
+            self.goes_forward(key, Some(version));
+        }
+        Ok(swap)
+    }
+
+    /// Whether such a swap was certainly carried out.
+    pub(crate) async fn is_swapped(
+        &self,
+        key: &str,
+        document: &impl Serialize,
+        expected: Option<&DocumentVersion>,
+    ) -> bool {
+        matches!(self.swap(key, &encode(document), expected).await, Ok(Swap::Stored(_)))
     }
 
     /// As [`read`](Self::read), for a document that is known in this version.
@@ -200,14 +258,14 @@ impl StoreContext {
         key: &str,
         unless: Option<&DocumentVersion>,
     ) -> Result<ReadOutcome, Error> {
-        match self.store.get(key, unless).await {
-            Err(StoreError::Throttled { pause, .. }) => {
-                tokio::time::sleep(pause + self.part_of(pause)).await;
-                let again = self.store.get(key, unless).await;
-                again.map_err(|error| error.into_error(self.backend()))
+        let outcome = match self.store.get(key, unless).await {
+            Err(throttled @ StoreError::Throttled { .. }) => {
+                self.failed_after_pause(throttled).await;
+                self.store.get(key, unless).await
             }
-            outcome => outcome.map_err(|error| error.into_error(self.backend())),
-        }
+            outcome => outcome,
+        };
+        outcome.map_err(|error| self.failed(error))
     }
 
     /// Notes a version that was read or written; `false` when a newer one was seen before.

@@ -1,6 +1,7 @@
 //! The documents as they are stored: JSON, with a new random write id in every write.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{ClaimId, RegisterKey, WriteId};
@@ -44,6 +45,10 @@ pub(crate) struct SessionDocument {
 }
 
 impl SessionDocument {
+    pub(crate) fn new(write: String, beat: String, ttl: Duration) -> Self {
+        Self { write, beat, ttl_us: micros(ttl), dead: false, broken: Vec::new() }
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_micros(self.ttl_us)
     }
@@ -107,7 +112,6 @@ pub(crate) struct StoredBreak {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredEntry {
     pub(crate) id: ClaimId,
-    pub(crate) session: SessionId,
     pub(crate) place: u64,
     pub(crate) token: Token,
     pub(crate) mode: Mode,
@@ -115,6 +119,13 @@ pub(crate) struct StoredEntry {
     pub(crate) wait_ttl: Duration,
     pub(crate) holding: bool,
     pub(crate) broken: bool,
+    pub(crate) details: Arc<EntryDetails>,
+}
+
+/// What the rule does not look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EntryDetails {
+    pub(crate) session: SessionId,
     /// In milliseconds since 1970, for people.
     pub(crate) queued_ms: u64,
     pub(crate) held_ms: u64,
@@ -235,14 +246,15 @@ impl ShardDocument {
 
 impl WireEntry {
     fn of(entry: &StoredEntry, owners: &mut Vec<ClientIdentity>) -> Self {
-        let owner = owners.iter().position(|owner| *owner == entry.owner);
+        let details = &*entry.details;
+        let owner = owners.iter().position(|owner| *owner == details.owner);
         let owner = owner.unwrap_or_else(|| {
-            owners.push(entry.owner.clone());
+            owners.push(details.owner.clone());
             owners.len() - 1
         });
         Self {
             id: entry.id.to_hex(),
-            session: entry.session.clone(),
+            session: details.session.clone(),
             place: entry.place,
             token: Some(entry.token.get()).filter(|token| *token != entry.place),
             mode: match entry.mode {
@@ -254,17 +266,16 @@ impl WireEntry {
             wait_us: micros(entry.wait_ttl),
             holding: entry.holding,
             broken: entry.broken,
-            queued_ms: entry.queued_ms,
-            held_ms: entry.held_ms,
+            queued_ms: details.queued_ms,
+            held_ms: details.held_ms,
             owner,
-            note: entry.note.clone(),
+            note: details.note.clone(),
         }
     }
 
     fn read(self, owners: &[ClientIdentity]) -> Option<StoredEntry> {
         Some(StoredEntry {
             id: ClaimId::from_hex(&self.id)?,
-            session: self.session,
             place: self.place,
             token: Token::new(self.token.unwrap_or(self.place))?,
             mode: match self.mode {
@@ -276,10 +287,13 @@ impl WireEntry {
             wait_ttl: Duration::from_micros(self.wait_us),
             holding: self.holding,
             broken: self.broken,
-            queued_ms: self.queued_ms,
-            held_ms: self.held_ms,
-            owner: owners.get(self.owner)?.clone(),
-            note: self.note,
+            details: Arc::new(EntryDetails {
+                session: self.session,
+                queued_ms: self.queued_ms,
+                held_ms: self.held_ms,
+                owner: owners.get(self.owner)?.clone(),
+                note: self.note,
+            }),
         })
     }
 }

@@ -144,11 +144,7 @@ impl LockDriver for StoreDriver {
         if key.space != Space::Semaphore {
             return Err(self.unsupported("resizing a semaphore"));
         }
-        let (answer, _) = self
-            .inner
-            .apply(Operation::Resize { key: key.clone(), limit })
-            .await
-            .map_err(|failed| failed.error)?;
+        let (answer, _) = self.inner.apply(Operation::Resize { key: key.clone(), limit }).await?;
         match answer.answer {
             OperationResult::Limit(limit) => Ok(limit),
             other => Err(self.inner.unexpected(&other)),
@@ -230,8 +226,7 @@ impl DriverInner {
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Attempted<Released>, BatchError> {
         self.waiters.remove(claim);
-        let answer = self.send(Operation::Release(claim.clone()));
-        let (answer, ambiguous) = self.answer(answer).await?;
+        let (answer, ambiguous) = self.apply(Operation::Release(claim.clone())).await?;
         match answer.answer {
             OperationResult::Released(released) => {
                 self.own.left(&claim.id);
@@ -248,6 +243,11 @@ impl DriverInner {
         session: &Session,
         answer: &ShardAnswer,
     ) -> Option<ClaimEnd> {
+        let is_there =
+            matches!(answer.answer, OperationResult::Holds(_) | OperationResult::Waits(_));
+        if !is_there {
+            return None;
+        }
         if let Some(record) = session.mark(&claim.id) {
             return Some(ClaimEnd::Broken(record));
         }
@@ -319,14 +319,8 @@ impl DriverInner {
                 return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
             }
         }
-        let (answer, _) = self.apply(operation).await.map_err(|failed| failed.error)?;
-        let ended = match &answer.answer {
-            OperationResult::Holds(_) | OperationResult::Waits(_) => {
-                self.why_ended(claim, &own.session, &answer)
-            }
-            _ => None,
-        };
-        if let Some(ended) = ended {
+        let (answer, _) = self.apply(operation).await?;
+        if let Some(ended) = self.why_ended(claim, &own.session, &answer) {
             return Ok(Renewal::Ended(ended));
         }
         let now = self.context.now();
@@ -335,21 +329,24 @@ impl DriverInner {
         match answer.answer.renewal::<Error>(answer.ahead, || Ok(broken))? {
             Renewal::Holds(grant) => {
                 let grant = self.counted(grant, claim, &own.session);
-                let lives = self.own.extend(&claim.id, true, grant.ttl, now);
-                Ok(if lives { Renewal::Holds(grant) } else { Renewal::Ended(ClaimEnd::NotFound) })
+                if self.own.extend(&claim.id, true, grant.ttl, now) {
+                    return Ok(Renewal::Holds(grant));
+                }
             }
-            Renewal::Waits { ahead } => {
-                let lives = self.own.extend(&claim.id, false, claim.wait_ttl, now);
-                let ended = Renewal::Ended(ClaimEnd::NotFound);
-                Ok(if lives { Renewal::Waits { ahead } } else { ended })
+            waits @ Renewal::Waits { .. } => {
+                if self.own.extend(&claim.id, false, claim.wait_ttl, now) {
+                    return Ok(waits);
+                }
             }
             ended => {
                 if !is_broken {
                     self.own.left(&claim.id);
                 }
-                Ok(ended)
+                return Ok(ended);
             }
         }
+        // It was given up meanwhile.
+        Ok(Renewal::Ended(ClaimEnd::NotFound))
     }
 
     async fn break_claim(
@@ -367,10 +364,7 @@ impl DriverInner {
             }
         }
         let (key, record) = (key.clone(), record.clone());
-        let (answer, _) = self
-            .apply(Operation::Break { key, token, mode, record })
-            .await
-            .map_err(|failed| failed.error)?;
+        let (answer, _) = self.apply(Operation::Break { key, token, mode, record }).await?;
         match answer.answer {
             OperationResult::BrokenClaims(broke) => Ok(!broke.is_empty()),
             other => Err(self.unexpected(&other)),

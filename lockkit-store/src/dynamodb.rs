@@ -30,10 +30,11 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::state::Finding;
 use lockkit_core::{Error, Result};
 
-use self::answers::{ServerAnswer, because};
-pub(crate) use self::target::{Target, parse};
+pub(crate) use self::target::parse;
+use crate::options::StoreOptions;
+use crate::service_url::ServiceUrl;
 use crate::store::{
-    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts,
+    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts, because,
 };
 
 const BACKEND: &str = "dynamodb";
@@ -74,13 +75,13 @@ type Item = HashMap<String, AttributeValue>;
 #[derive(Clone)]
 pub struct DynamoStore {
     client: Client,
-    target: Arc<Target>,
+    url: Arc<ServiceUrl>,
     facts: Arc<StoreFacts>,
 }
 
 impl fmt::Debug for DynamoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DynamoStore").field("table", &self.target.table).finish_non_exhaustive()
+        f.debug_struct("DynamoStore").field("table", &self.url.name).finish_non_exhaustive()
     }
 }
 
@@ -92,7 +93,7 @@ impl DynamoStore {
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn open(url: &str) -> Result<Self> {
-        Self::of(parse(url)?).await
+        Self::open_with(url, |config| config).await
     }
 
     /// The same with settings of the client crate: credentials or a profile from elsewhere. Region and endpoint
@@ -113,17 +114,15 @@ impl DynamoStore {
         url: &str,
         configure: impl FnOnce(ConfigLoader) -> ConfigLoader,
     ) -> Result<Self> {
+        let url = Arc::new(parse(url)?);
         let loader = configure(aws_config::defaults(BehaviorVersion::latest()));
-        Self::from_parts(parse(url)?, loader).await
+        let client = target::client(&url, loader).await?;
+        Ok(Self { client, url, facts: Arc::new(Self::usual_facts()) })
     }
 
-    pub(crate) async fn of(target: Target) -> Result<Self> {
-        Self::from_parts(target, aws_config::defaults(BehaviorVersion::latest())).await
-    }
-
-    async fn from_parts(target: Target, loader: ConfigLoader) -> Result<Self> {
-        let client = target.client(loader).await?;
-        Ok(Self { client, target: Arc::new(target), facts: Arc::new(Self::usual_facts()) })
+    /// What the URL says to drivers.
+    pub(crate) fn options(&self) -> StoreOptions {
+        self.url.store.clone()
     }
 
     /// What holds of every table.
@@ -138,7 +137,7 @@ impl DynamoStore {
     /// What makes the table that the URL names, and the least rights of its users: a command, a template of
     /// CloudFormation and a policy. No I/O.
     pub fn schema(url: &str) -> Result<String> {
-        parse(url).map(|target| table::schema(&target))
+        parse(url).map(|url| table::schema(&url))
     }
 
     async fn read_partition(
@@ -157,7 +156,7 @@ impl DynamoStore {
             let page = self
                 .client
                 .query()
-                .table_name(&self.target.table)
+                .table_name(&self.url.name)
                 .consistent_read(true)
                 .key_condition_expression(condition)
                 .expression_attribute_values(":p", AttributeValue::S(partition.clone()))
@@ -167,7 +166,7 @@ impl DynamoStore {
                 .set_exclusive_start_key(start)
                 .send()
                 .await
-                .map_err(|error| self.answer(&error, "Query").into_error())?;
+                .map_err(|error| self.error_of(&error, "Query"))?;
             let found = page.items().iter().filter_map(|item| item.get("k")?.as_s().ok());
             let read = keys.len() + page.items().len();
             keys.extend(found.filter(|key| key.starts_with(prefix)).cloned());
@@ -178,11 +177,11 @@ impl DynamoStore {
         }
     }
 
-    fn answer<E>(&self, error: &answers::CallError<E>, action: &'static str) -> ServerAnswer
+    fn error_of<E>(&self, error: &answers::CallError<E>, action: &'static str) -> StoreError
     where
         E: aws_sdk_dynamodb::error::ProvideErrorMetadata + std::error::Error + 'static,
     {
-        ServerAnswer::of(error, action, &self.target.table)
+        answers::error_of(error, action, &self.url.name)
     }
 }
 
@@ -198,16 +197,16 @@ impl Store for DynamoStore {
         key: &str,
         unless: Option<&DocumentVersion>,
     ) -> Result<ReadOutcome, StoreError> {
-        let read = self.client.get_item().table_name(&self.target.table);
+        let read = self.client.get_item().table_name(&self.url.name);
         let read = read.set_key(Some(key_of(key))).consistent_read(true).send().await;
-        let read = read.map_err(|error| self.answer(&error, "GetItem").into_error())?;
+        let read = read.map_err(|error| self.error_of(&error, "GetItem"))?;
         let Some(item) = read.item else { return Ok(ReadOutcome::Absent) };
         match document(item) {
             Some(document) if unless == Some(&document.version) => Ok(ReadOutcome::Same),
             Some(document) => Ok(ReadOutcome::Document(document)),
             None => Err(StoreError::Forbidden(because(format!(
                 "the item {key} of the table {} is not lockkit's: keep locks in a table of their own",
-                self.target.table
+                self.url.name
             )))),
         }
     }
@@ -219,7 +218,7 @@ impl Store for DynamoStore {
         expected: Option<&DocumentVersion>,
     ) -> PutOutcome {
         let version = ClaimId::random().to_hex();
-        let put = self.client.put_item().table_name(&self.target.table);
+        let put = self.client.put_item().table_name(&self.url.name);
         let put = put
             .set_item(Some(key_of(key)))
             .item("w", AttributeValue::S(version.clone()))
@@ -239,14 +238,14 @@ impl Store for DynamoStore {
             Some(PutItemError::ConditionalCheckFailedException(failed)) => {
                 PutOutcome::Conflict(failed.item.clone().and_then(self::document))
             }
-            _ => self.answer(&error, "PutItem").into_outcome(),
+            _ => self.error_of(&error, "PutItem").into(),
         }
     }
 
     async fn remove(&self, key: &str) -> Result<(), StoreError> {
-        let delete = self.client.delete_item().table_name(&self.target.table);
+        let delete = self.client.delete_item().table_name(&self.url.name);
         let deleted = delete.set_key(Some(key_of(key))).send().await;
-        deleted.map(drop).map_err(|error| self.answer(&error, "DeleteItem").into_error())
+        deleted.map(drop).map_err(|error| self.error_of(&error, "DeleteItem"))
     }
 
     async fn list(
@@ -276,7 +275,7 @@ impl Store for DynamoStore {
 
     async fn another(&self) -> Result<Option<Arc<dyn Store>>, StoreError> {
         let refused = |error: Error| StoreError::Forbidden(because(error.to_string()));
-        let client = self.target.again(&self.client).map_err(refused)?;
+        let client = target::again(&self.url, &self.client).map_err(refused)?;
         Ok(Some(Arc::new(Self { client, ..self.clone() })))
     }
 

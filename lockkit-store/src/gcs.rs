@@ -15,21 +15,15 @@ use lockkit_core::{Error, Result};
 use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder, GoogleConfigKey};
 
 use crate::objects::{
-    BucketUrl, FAULTS, ObjectBucket, ObjectService, OnceConnector, RequestKind, ResponseHeaders,
-    ServerAnswer, ServerError, UrlForm, first_set, never_again, store_of_bucket,
+    BucketService, BucketStore, OnceConnector, RequestKind, ResponseHeaders, ServerAnswer,
+    ServerError, bucket_facts, never_again,
 };
+use crate::service_url::{ServiceUrl, UrlForm, first_set};
 use crate::store::StoreFacts;
 
-const FORM: UrlForm = UrlForm {
-    scheme: "gs",
-    what: "a bucket of Google Cloud Storage",
-    form: "the URL of a bucket is gs://BUCKET/PREFIX, or with endpoint=http://HOST for an emulator",
-    login: "name a file with them as GOOGLE_APPLICATION_CREDENTIALS",
-    signs: ".-_",
-    options: &[],
-};
-
-/// A bucket of Google Cloud Storage. Cheap to clone; clones share their connections.
+/// A bucket of Google Cloud Storage. Credentials come from `GOOGLE_APPLICATION_CREDENTIALS`,
+/// `GOOGLE_SERVICE_ACCOUNT`, the file of `gcloud auth application-default login`, or the service account of this
+/// machine.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -38,115 +32,81 @@ const FORM: UrlForm = UrlForm {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// let store = GcsStore::open("gs://my-bucket/locks")?;
 /// let driver = StoreDriver::connect(Arc::new(store), StoreOptions::default()).await?;
+///
+/// # let key = String::new();
+/// let store = GcsStore::open_with("gs://my-bucket/locks", |client| {
+///     client.with_service_account_key(key)
+/// })?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct GcsStore {
-    bucket: ObjectBucket,
-}
-
-store_of_bucket!(GcsStore);
+pub type GcsStore = BucketStore<Gcs>;
 
 impl GcsStore {
-    /// A store in the bucket that a URL names: `gs://BUCKET/PREFIX?endpoint=…`. Credentials come from
-    /// `GOOGLE_APPLICATION_CREDENTIALS`, `GOOGLE_SERVICE_ACCOUNT`, the file of `gcloud auth
-    /// application-default login`, or the service account of this machine. No I/O but for these files and the
-    /// certificates of this machine's authorities.
-    pub fn open(url: &str) -> Result<Self> {
-        Self::open_with(url, |client| client)
-    }
-
-    /// The same with settings of the client crate: credentials from elsewhere. Bucket and endpoint are those of
-    /// the URL and the environment; and locks need requests that are sent once, whatever else is set.
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), lockkit_core::Error> {
-    /// use lockkit_store::GcsStore;
-    ///
-    /// # let key = String::new();
-    /// let store = GcsStore::open_with("gs://my-bucket/locks", |client| {
-    ///     client.with_service_account_key(key)
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    pub fn open_with(
-        url: &str,
-        configure: impl FnOnce(GoogleCloudStorageBuilder) -> GoogleCloudStorageBuilder,
-    ) -> Result<Self> {
-        let url = parse(url)?;
-        Self::new(url, configure(GoogleCloudStorageBuilder::from_env()))
-    }
-
-    pub(crate) fn of(url: BucketUrl) -> Result<Self> {
-        Self::new(url, GoogleCloudStorageBuilder::from_env())
-    }
-
-    fn new(url: BucketUrl, builder: GoogleCloudStorageBuilder) -> Result<Self> {
-        let connect = move |url: &BucketUrl| client(url, builder.clone());
-        Ok(Self { bucket: ObjectBucket::new(&Gcs, url, connect)? })
-    }
-
-    /// What holds of every bucket.
-    pub fn usual_facts() -> StoreFacts {
-        Gcs.facts()
-    }
-
     /// The commands that make the bucket of a URL, and give an identity the least rights in it. No I/O.
     pub fn schema(url: &str) -> Result<String> {
-        Ok(include_str!("gcs/schema.sh").replace("{bucket}", &parse(url)?.bucket))
+        Ok(include_str!("gcs/schema.sh").replace("{bucket}", &Gcs::parse(url)?.name))
     }
-}
-
-/// Reads `gs://BUCKET/PREFIX` with its options. No I/O.
-pub(crate) fn parse(url: &str) -> Result<BucketUrl> {
-    BucketUrl::parse(url, &FORM)
-}
-
-/// A client with connections of its own.
-fn client(url: &BucketUrl, builder: GoogleCloudStorageBuilder) -> Result<GoogleCloudStorage> {
-    let mut builder = builder.with_bucket_name(&url.bucket);
-    // The variable of Google's own libraries, whose emulators know no credentials.
-    let emulator = first_set(&["STORAGE_EMULATOR_HOST"]).map(|host| match host.contains("://") {
-        true => host,
-        false => format!("http://{host}"),
-    });
-    let skips_signature = builder.get_config_value(&GoogleConfigKey::SkipSignature);
-    let is_anonymous = url.endpoint.is_none() && emulator.is_some()
-        || skips_signature.is_some_and(|skips| skips == "true");
-    let endpoint = url.endpoint.clone().or(emulator);
-    let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
-    if let Some(endpoint) = &endpoint {
-        builder = builder.with_base_url(endpoint);
-    }
-    if is_anonymous && builder.get_config_value(&GoogleConfigKey::BearerToken).is_none() {
-        // Writes of the client crate ask for a token in any case.
-        builder = builder.with_bearer_token("anonymous");
-    }
-    // Whatever the environment says: locks rest on these.
-    let builder =
-        builder.with_retry(never_again()).with_http_connector(OnceConnector::new(!is_plain)?);
-    builder.build().map_err(|error| Error::Config(format!("the settings of Google Cloud: {error}")))
 }
 
 /// Google Cloud Storage, and what its answers mean.
-#[derive(Debug)]
-struct Gcs;
+#[derive(Clone, Copy, Debug)]
+pub struct Gcs;
 
-impl ObjectService for Gcs {
-    fn facts(&self) -> StoreFacts {
-        let mut facts = StoreFacts::of("gcs");
-        facts.most_bytes = 4_000_000;
+impl BucketService for Gcs {
+    type Builder = GoogleCloudStorageBuilder;
+    type Client = GoogleCloudStorage;
+
+    const FORM: UrlForm = UrlForm {
+        scheme: "gs",
+        what: "a bucket of Google Cloud Storage",
+        form: "the URL of a bucket is gs://BUCKET/PREFIX, or with endpoint=http://HOST for an emulator",
+        login: "name a file with them as GOOGLE_APPLICATION_CREDENTIALS",
+        signs: ".-_",
+        options: &[],
+    };
+
+    const HAS_GENERATIONS: bool = true;
+
+    fn from_env() -> Self::Builder {
+        GoogleCloudStorageBuilder::from_env()
+    }
+
+    fn client(url: &ServiceUrl, builder: Self::Builder) -> Result<Self::Client> {
+        let mut builder = builder.with_bucket_name(&url.name);
+        // The variable of Google's own libraries, whose emulators know no credentials.
+        let emulator =
+            first_set(&["STORAGE_EMULATOR_HOST"]).map(|host| match host.contains("://") {
+                true => host,
+                false => format!("http://{host}"),
+            });
+        let skips_signature = builder.get_config_value(&GoogleConfigKey::SkipSignature);
+        let is_anonymous = url.endpoint.is_none() && emulator.is_some()
+            || skips_signature.is_some_and(|skips| skips == "true");
+        let endpoint = url.endpoint.clone().or(emulator);
+        let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+        if let Some(endpoint) = &endpoint {
+            builder = builder.with_base_url(endpoint);
+        }
+        if is_anonymous && builder.get_config_value(&GoogleConfigKey::BearerToken).is_none() {
+            // Writes of the client crate ask for a token in any case.
+            builder = builder.with_bearer_token("anonymous");
+        }
+        // Whatever the environment says: locks rest on these.
+        let builder =
+            builder.with_retry(never_again()).with_http_connector(OnceConnector::new(!is_plain)?);
+        builder
+            .build()
+            .map_err(|error| Error::Config(format!("the settings of Google Cloud: {error}")))
+    }
+
+    fn facts() -> StoreFacts {
+        let mut facts = bucket_facts("gcs");
         (facts.shards, facts.min_ttl) = (64, Duration::from_secs(6));
-        (facts.pace, facts.faults) = (Duration::from_secs(2), FAULTS);
-        facts.swap_pace = Duration::from_secs(1);
+        (facts.pace, facts.swap_pace) = (Duration::from_secs(2), Duration::from_secs(1));
         facts
     }
 
-    fn has_generations(&self) -> bool {
-        true
-    }
-
-    fn rights(&self, request: RequestKind) -> &'static str {
+    fn rights(request: RequestKind) -> &'static str {
         match request {
             // Without the right to list, a missing object is answered with 403.
             RequestKind::Get => "storage.objects.get and storage.objects.list",
@@ -157,7 +117,7 @@ impl ObjectService for Gcs {
         }
     }
 
-    fn explain(&self, error: &ServerError<'_>) -> Option<ServerAnswer> {
+    fn explain(error: &ServerError<'_>) -> Option<ServerAnswer> {
         let ServerError { bucket, request, code, message, .. } = error;
         Some(match (error.status?, *code) {
             (404, "NoSuchBucket") => ServerAnswer::Forbidden(format!(
@@ -177,7 +137,7 @@ impl ObjectService for Gcs {
         })
     }
 
-    fn findings(&self, bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
+    fn findings(bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
         let class = answer.get("x-goog-storage-class");
         let finding = class.filter(|class| matches!(*class, "NEARLINE" | "COLDLINE" | "ARCHIVE"));
         let finding = finding.map(|class| {

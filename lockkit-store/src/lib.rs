@@ -68,6 +68,8 @@ mod rules;
 mod s3;
 #[cfg(test)]
 mod search;
+#[cfg(any(feature = "dynamodb", feature = "objects"))]
+mod service_url;
 mod session;
 mod shard;
 mod sights;
@@ -84,8 +86,6 @@ pub use gcs::GcsStore;
 pub use kept_sights::ignored_state;
 #[cfg(feature = "nats")]
 pub use nats::NatsStore;
-#[cfg(feature = "objects")]
-pub use object_store;
 pub use options::StoreOptions;
 pub use probe::probe;
 #[cfg(feature = "s3")]
@@ -96,3 +96,5 @@ pub use store::{
 };
 #[cfg(feature = "dynamodb")]
 pub use {aws_config, dynamodb::DynamoStore};
+#[cfg(feature = "objects")]
+pub use {object_store, objects::BucketStore};

@@ -6,16 +6,18 @@ use std::collections::BTreeSet;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::state::{Cursor, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Result, Token};
+use serde::Serialize;
 
 use crate::document::{
     Mark, OffsetDocument, REGISTERS, RegisterDocument, SessionDocument, SessionId, ShardDocument,
-    StoredEntry, StoredQueue, decode, encode, offset_key, session_key, shard_key, shard_of,
+    StoredEntry, StoredQueue, encode, offset_key, session_key, shard_key, shard_of,
 };
 use crate::driver::DriverInner;
 use crate::queues::{has_ended, shown};
-use crate::session::forbidden;
-use crate::store::PutOutcome;
+use crate::store::{DocumentVersion, StoreError, Swap};
 
+/// What errors call the document of a token offset.
+const OFFSET: &str = "a token offset";
 /// Attempts of a swap that others may disturb.
 const ATTEMPTS: u32 = 64;
 
@@ -40,7 +42,9 @@ impl DriverInner {
         let (now, observed) = (self.context.now(), self.context.observed_now());
         let left = |entry: &StoredEntry| match self.own.get(&entry.id) {
             Some(own) => own.due.since(now),
-            None => self.context.sights.left(&entry.session, observed).unwrap_or(entry.hold_ttl),
+            None => {
+                self.context.sights.left(&entry.details.session, observed).unwrap_or(entry.hold_ttl)
+            }
         };
         let line = shown(&self.context, queue, left);
         let last_break = queue.breaks.last().map(|it| it.record.clone());
@@ -56,7 +60,7 @@ impl DriverInner {
             match has_ended(&self.context, entry, observed) {
                 true => self.poll(shard),
                 false => {
-                    sessions.insert(entry.session.clone());
+                    sessions.insert(entry.details.session.clone());
                 }
             }
         }
@@ -109,12 +113,10 @@ impl DriverInner {
         }
         let mut last: Option<String> = None;
         loop {
-            let listed = self.context.store.list(REGISTERS, last.as_deref(), 1).await;
-            let listed = listed.map_err(|error| error.into_error(self.context.backend()))?;
+            let listed = self.context.list(REGISTERS, last.as_deref(), 1).await?;
             let Some(key) = listed.into_iter().next() else { break };
-            if let Some(document) = self.context.read(&key).await? {
-                let register: RegisterDocument =
-                    decode(self.context.backend(), "a register", &document.bytes)?;
+            let register = self.context.load::<RegisterDocument>(&key, "a register").await?;
+            if let Some((register, _)) = register {
                 all.insert(Namespace::new(register.namespace)?);
             }
             // `~` is greater than all characters of a key.
@@ -140,7 +142,7 @@ impl DriverInner {
         let document = self.shard(shard_of(key, self.context.shards)).await?;
         let entries = document.queues.get(key).into_iter().flat_map(|queue| &queue.entries);
         let named = entries.filter(|entry| entry.token == token);
-        Ok(named.map(|entry| (entry.session.clone(), entry.id)).collect())
+        Ok(named.map(|entry| (entry.details.session.clone(), entry.id)).collect())
     }
 
     /// Marks a claim as broken in its session, unless that has ended.
@@ -152,25 +154,21 @@ impl DriverInner {
     ) -> Result<()> {
         let (context, key, claim) = (&self.context, session_key(session), claim.to_hex());
         self.swap_until(|| async {
-            let Some(found) = context.read(&key).await? else { return Ok(Some(())) };
-            let mut session: SessionDocument =
-                decode(context.backend(), "a session", &found.bytes)?;
+            let found = context.load::<SessionDocument>(&key, "a session").await?;
+            let Some((mut session, version)) = found else { return Ok(true) };
             if session.dead || session.mark(&claim).is_some() {
-                return Ok(Some(()));
+                return Ok(true);
             }
             session.write = context.id();
             session.broken.push(Mark { claim: claim.clone(), record: record.clone() });
-            let put = context.store.put_if(&key, &encode(&session), Some(&found.version)).await;
-            self.was_stored(&key, put)
+            self.is_stored(&key, &session, Some(&version)).await
         })
         .await
     }
 
     pub(crate) async fn offset(&self, namespace: &Namespace) -> Result<u64> {
-        let Some(found) = self.context.read(&offset_key(namespace)).await? else { return Ok(0) };
-        let offset: OffsetDocument =
-            decode(self.context.backend(), "a token offset", &found.bytes)?;
-        Ok(offset.offset)
+        let found = self.context.load::<OffsetDocument>(&offset_key(namespace), OFFSET).await?;
+        Ok(found.map_or(0, |(found, _)| found.offset))
     }
 
     pub(crate) async fn raise_offset(&self, namespace: &Namespace, offset: u64) -> Result<()> {
@@ -179,33 +177,24 @@ impl DriverInner {
         }
         let (context, key) = (&self.context, offset_key(namespace));
         self.swap_until(|| async {
-            let found = context.read(&key).await?;
-            let version = match &found {
-                Some(found) => {
-                    let now: OffsetDocument =
-                        decode(context.backend(), "a token offset", &found.bytes)?;
-                    if now.offset >= offset {
-                        return Ok(Some(()));
-                    }
-                    Some(&found.version)
-                }
-                None => None,
-            };
+            let found = context.load::<OffsetDocument>(&key, OFFSET).await?;
+            if found.as_ref().is_some_and(|(now, _)| now.offset >= offset) {
+                return Ok(true);
+            }
             let namespace = namespace.as_str().to_owned();
             let raised = OffsetDocument { write: context.id(), namespace, offset };
-            let put = context.store.put_if(&key, &encode(&raised), version).await;
-            self.was_stored(&key, put)
+            self.is_stored(&key, &raised, found.as_ref().map(|(_, version)| version)).await
         })
         .await
     }
 
     /// Repeats an idempotent swap until it, or one like it, is found done.
-    async fn swap_until<F: Future<Output = Result<Option<()>>>>(
+    async fn swap_until<F: Future<Output = Result<bool>>>(
         &self,
         attempt: impl Fn() -> F,
     ) -> Result<()> {
         for number in 1..=ATTEMPTS {
-            if attempt().await?.is_some() {
+            if attempt().await? {
                 return Ok(());
             }
             let pause = lockkit_core::driver::backoff(1) * number.min(8);
@@ -214,17 +203,17 @@ impl DriverInner {
         Err(self.context.unavailable("other clients keep writing the same document"))
     }
 
-    /// Whether a swap was carried out; `None` where it is to be looked at again.
-    fn was_stored(&self, key: &str, put: PutOutcome) -> Result<Option<()>> {
-        match put {
-            PutOutcome::Stored(version) => {
-                self.context.goes_forward(key, Some(&version));
-                Ok(Some(()))
-            }
-            PutOutcome::Forbidden(cause) => Err(forbidden(&self.context, &cause)),
-            PutOutcome::Conflict(_) | PutOutcome::Unknown(_) | PutOutcome::Throttled { .. } => {
-                Ok(None)
-            }
+    /// Whether a swap was carried out; `false` where what is stored is to be looked at again.
+    async fn is_stored(
+        &self,
+        key: &str,
+        document: &impl Serialize,
+        expected: Option<&DocumentVersion>,
+    ) -> Result<bool> {
+        match self.context.swap(key, &encode(document), expected).await {
+            Ok(Swap::Stored(_)) => Ok(true),
+            Err(error @ StoreError::Forbidden(_)) => Err(self.context.failed(error)),
+            Ok(Swap::Conflict(_)) | Err(_) => Ok(false),
         }
     }
 }

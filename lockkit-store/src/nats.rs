@@ -28,11 +28,12 @@ use lockkit_core::state::Finding;
 use lockkit_core::{Error, Result};
 use serde_json::{Value, json};
 
-use self::requests::{PAUSE, RequestFailure, ServerRefusal, Violations, ask, because};
+use self::requests::{PAUSE, RequestFailure, ServerRefusal, Violations, ask};
 pub(crate) use self::url::{Target, parse};
+use crate::options::StoreOptions;
 use crate::store::{
     ChangeReporter, Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError,
-    StoreFacts,
+    StoreFacts, because,
 };
 
 const BACKEND: &str = "nats";
@@ -74,7 +75,7 @@ impl NatsStore {
         Self::open(parse(url)?).await
     }
 
-    pub(crate) async fn open(target: Target) -> Result<Self> {
+    async fn open(target: Target) -> Result<Self> {
         let violations = Violations::new();
         let listener = violations.clone();
         let options = target.options.clone().event_callback(move |event| {
@@ -106,6 +107,11 @@ impl NatsStore {
         facts.reports_changes = true;
         facts.faults = FAULTS;
         facts
+    }
+
+    /// What the URL says to drivers.
+    pub(crate) fn options(&self) -> StoreOptions {
+        self.target.store.clone()
     }
 
     fn subject(&self, key: &str) -> String {

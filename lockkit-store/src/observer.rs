@@ -7,9 +7,8 @@ use lockkit_core::Error;
 use lockkit_core::state::{Finding, Severity};
 
 use crate::context::StoreContext;
-use crate::document::{SESSIONS, SessionDocument, SessionId, decode, encode, micros, session_key};
+use crate::document::{SESSIONS, SessionDocument, SessionId, session_key};
 use crate::rules::StoreRule;
-use crate::store::{Document, PutOutcome};
 
 /// Sessions that are read at once at most.
 const MOST_AT_ONCE: usize = 32;
@@ -23,6 +22,15 @@ const BETWEEN_PAGES: Duration = Duration::from_secs(1);
 const MANY: usize = 1_000;
 /// For how long a tombstone stays whose session was never seen.
 const UNKNOWN_TTL: Duration = Duration::from_secs(60);
+
+/// Which sessions a sweep looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// The key behind which the next page begins; a random one at first.
+    after: Option<String>,
+    /// Keys of sessions that may be dead.
+    page: Vec<String>,
+}
 
 impl StoreContext {
     /// Reads the sessions among these that were not read for a while, in the background; calls `on_end` for
@@ -74,61 +82,46 @@ impl StoreContext {
 
     async fn observe_now(&self, session: &str) -> Result<bool, Error> {
         let key = session_key(session);
-        let Some(document) = self.read(&key).await? else {
-            return self.entomb(session).await;
+        let Some((mut found, mut version)) =
+            self.load::<SessionDocument>(&key, "a session").await?
+        else {
+            return Ok(self.entomb(session).await);
         };
-        let mut found: SessionDocument = decode(self.backend(), "a session", &document.bytes)?;
         let arrival = self.observed_now();
         let was_overdue = self.sights.is_overdue(session, arrival);
         self.sights.saw(session, &found, arrival, self.rules);
         if found.dead {
             return Ok(true);
         }
-        let mut version = document.version;
         if !self.rules.keeps(StoreRule::EndAtWatchedVersion) && was_overdue {
             // What the rule forbids: the swap goes to whatever is there now.
-            if let Some(Document { bytes, version: now }) = self.read(&key).await? {
-                (found, version) = (decode(self.backend(), "a session", &bytes)?, now);
+            if let Some(now) = self.load(&key, "a session").await? {
+                (found, version) = now;
             }
         } else if !self.sights.is_overdue(session, arrival) {
             return Ok(false);
         }
         found.dead = true;
         found.write = self.id();
-        match self.store.put_if(&key, &encode(&found), Some(&version)).await {
-            PutOutcome::Stored(version) => {
-                self.goes_forward(&key, Some(&version));
-                self.sights.died(session, self.observed_now());
-                Ok(true)
-            }
-            // The next read shows what is there.
-            _ => Ok(false),
+        // Where it is not, the next read shows what is there.
+        let has_ended = self.is_swapped(&key, &found, Some(&version)).await;
+        if has_ended {
+            self.sights.died(session, self.observed_now());
         }
+        Ok(has_ended)
     }
 
     /// A session that is missing is no proof of its end, since its creation may be late: the end is written
     /// in its place first.
-    async fn entomb(&self, session: &str) -> Result<bool, Error> {
-        let tombstone = SessionDocument {
-            write: self.id(),
-            beat: self.id(),
-            ttl_us: micros(UNKNOWN_TTL),
-            dead: true,
-            broken: Vec::new(),
-        };
-        if !self.rules.keeps(StoreRule::MissingIsNoProof) {
+    async fn entomb(&self, session: &str) -> bool {
+        let mut tombstone = SessionDocument::new(self.id(), self.id(), UNKNOWN_TTL);
+        tombstone.dead = true;
+        let has_ended = !self.rules.keeps(StoreRule::MissingIsNoProof)
+            || self.is_swapped(&session_key(session), &tombstone, None).await;
+        if has_ended {
             self.sights.saw(session, &tombstone, self.observed_now(), self.rules);
-            return Ok(true);
         }
-        let key = session_key(session);
-        match self.store.put_if(&key, &encode(&tombstone), None).await {
-            PutOutcome::Stored(version) => {
-                self.goes_forward(&key, Some(&version));
-                self.sights.saw(session, &tombstone, self.observed_now(), self.rules);
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
+        has_ended
     }
 
     /// Looks for sessions of processes that crashed: reads some, ends those that are overdue, and removes those
@@ -140,8 +133,7 @@ impl StoreContext {
         let mut swept = self.swept.lock().await;
         if swept.page.is_empty() {
             let from = swept.after.get_or_insert_with(|| session_key(&self.id())).clone();
-            let keys = self.store.list(SESSIONS, Some(&from), SWEPT).await;
-            let keys = keys.map_err(|error| error.into_error(self.backend()))?;
+            let keys = self.list(SESSIONS, Some(&from), SWEPT).await?;
             swept.after = match keys.last() {
                 Some(last) if keys.len() == SWEPT => Some(last.clone()),
                 // From the first one on.
@@ -156,8 +148,7 @@ impl StoreContext {
             let is_dead = self.observe(session).await?;
             let is_removable = is_dead && self.sights.is_removable(session, self.observed_now());
             if is_removable || !self.rules.keeps(StoreRule::RemoveOnlyDead) {
-                let removed = self.store.remove(&key).await;
-                removed.map_err(|error| error.into_error(self.backend()))?;
+                self.store.remove(&key).await.map_err(|error| self.failed(error))?;
                 self.removed(&key);
                 self.sights.forget(session);
                 has_removed = true;
@@ -175,8 +166,7 @@ impl StoreContext {
 
     /// A finding where there are very many sessions.
     pub(crate) async fn leftovers(&self) -> Result<Option<Finding>, Error> {
-        let keys = self.store.list(SESSIONS, None, MANY).await;
-        let keys = keys.map_err(|error| error.into_error(self.backend()))?;
+        let keys = self.list(SESSIONS, None, MANY).await?;
         let found = || {
             Finding::new(
                 Severity::Note,

@@ -1,17 +1,14 @@
 //! From a URL to a driver: the one place of this crate that knows which stores there are.
 
-#[cfg(any(
-    feature = "azure",
-    feature = "dynamodb",
-    feature = "gcs",
-    feature = "nats",
-    feature = "s3"
-))]
 use std::sync::Arc;
 
 use lockkit_core::{Error, Result};
 
 use crate::driver::StoreDriver;
+#[cfg(feature = "objects")]
+use crate::objects::BucketService;
+use crate::options::StoreOptions;
+use crate::store::Store;
 
 impl StoreDriver {
     /// Connects to the store that the URL names, of those that are compiled in: the features of this crate.
@@ -19,40 +16,8 @@ impl StoreDriver {
     /// # Cancel safety
     /// As for [`connect`](Self::connect).
     pub async fn connect_url(url: &str) -> Result<Self> {
-        match scheme(url) {
-            #[cfg(feature = "dynamodb")]
-            "dynamodb" => {
-                let target = crate::dynamodb::parse(url)?;
-                let options = target.store.clone();
-                Self::connect(Arc::new(crate::dynamodb::DynamoStore::of(target).await?), options)
-                    .await
-            }
-            #[cfg(feature = "nats")]
-            "nats" | "nats+tls" => {
-                let target = crate::nats::parse(url)?;
-                let options = target.store.clone();
-                Self::connect(Arc::new(crate::nats::NatsStore::open(target).await?), options).await
-            }
-            #[cfg(feature = "s3")]
-            "s3" => {
-                let target = crate::s3::parse(url)?;
-                let options = target.store.clone();
-                Self::connect(Arc::new(crate::s3::S3Store::of(target)?), options).await
-            }
-            #[cfg(feature = "azure")]
-            "az" => {
-                let target = crate::azure::parse(url)?;
-                let options = target.store.clone();
-                Self::connect(Arc::new(crate::azure::AzureStore::of(target)?), options).await
-            }
-            #[cfg(feature = "gcs")]
-            "gs" => {
-                let target = crate::gcs::parse(url)?;
-                let options = target.store.clone();
-                Self::connect(Arc::new(crate::gcs::GcsStore::of(target)?), options).await
-            }
-            other => Err(unknown(other)),
-        }
+        let (store, options) = open(url).await?;
+        Self::connect(store, options).await
     }
 
     /// Whether a store understands what the URL says, so far as it can tell without I/O (but for the files
@@ -64,14 +29,43 @@ impl StoreDriver {
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" => crate::nats::parse(url).map(drop),
             #[cfg(feature = "s3")]
-            "s3" => crate::s3::parse(url).map(drop),
+            "s3" => crate::s3::S3::parse(url).map(drop),
             #[cfg(feature = "azure")]
-            "az" => crate::azure::parse(url).map(drop),
+            "az" => crate::azure::Azure::parse(url).map(drop),
             #[cfg(feature = "gcs")]
-            "gs" => crate::gcs::parse(url).map(drop),
+            "gs" => crate::gcs::Gcs::parse(url).map(drop),
             other => Err(unknown(other)),
         }
     }
+}
+
+/// The store, and what its URL says to drivers.
+async fn open(url: &str) -> Result<(Arc<dyn Store>, StoreOptions)> {
+    match scheme(url) {
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => {
+            let store = crate::DynamoStore::open(url).await?;
+            Ok((Arc::new(store.clone()), store.options()))
+        }
+        #[cfg(feature = "nats")]
+        "nats" | "nats+tls" => {
+            let store = crate::NatsStore::connect(url).await?;
+            Ok((Arc::new(store.clone()), store.options()))
+        }
+        #[cfg(feature = "s3")]
+        "s3" => bucket::<crate::s3::S3>(url),
+        #[cfg(feature = "azure")]
+        "az" => bucket::<crate::azure::Azure>(url),
+        #[cfg(feature = "gcs")]
+        "gs" => bucket::<crate::gcs::Gcs>(url),
+        other => Err(unknown(other)),
+    }
+}
+
+#[cfg(feature = "objects")]
+fn bucket<S: BucketService>(url: &str) -> Result<(Arc<dyn Store>, StoreOptions)> {
+    let store = crate::BucketStore::<S>::open(url)?;
+    Ok((Arc::new(store.clone()), store.options()))
 }
 
 fn scheme(url: &str) -> &str {

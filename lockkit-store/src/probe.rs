@@ -14,7 +14,7 @@ use lockkit_core::driver::{ClaimId, locked};
 use lockkit_core::{Cause, Error};
 use tokio::time::{sleep, timeout};
 
-use crate::store::{Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError};
+use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, Swap};
 
 /// What the keys of probes begin with. The time of their making follows, so that old ones are known.
 const PROBES: &str = "p/";
@@ -162,15 +162,6 @@ impl From<StoreError> for ProbeFailure {
     }
 }
 
-/// What is repeated as a whole, on new keys.
-#[derive(Clone, Copy)]
-enum ProbePart {
-    /// Writes one after the other.
-    Writes,
-    /// Concurrent ones.
-    Race,
-}
-
 type Checked<T> = Result<T, ProbeFailure>;
 
 struct Probe {
@@ -184,11 +175,11 @@ struct Probe {
 
 impl Probe {
     async fn check(&self) -> Checked<()> {
-        self.insist(ProbePart::Writes).await?;
+        self.insist(|| self.check_writes()).await?;
         // Where a key may be written once in a while, rounds wait together.
         let at_once = if self.swap_pace().is_zero() { 1 } else { ROUNDS_AT_ONCE };
         for _ in 0..ROUNDS / at_once {
-            let rounds = (0..at_once).map(|_| self.insist(ProbePart::Race));
+            let rounds = (0..at_once).map(|_| self.insist(|| self.race()));
             for ended in join_all(rounds).await {
                 ended?;
             }
@@ -207,15 +198,15 @@ impl Probe {
         }
     }
 
-    /// Repeats a part that got no answer, and a few times one that met an unexpected conflict.
-    async fn insist(&self, part: ProbePart) -> Checked<()> {
+    /// Repeats a part as a whole, on new keys: one that got no answer, and a few times one that met an
+    /// unexpected conflict.
+    async fn insist<F>(&self, part: impl Fn() -> F) -> Checked<()>
+    where
+        F: Future<Output = Checked<()>>,
+    {
         let mut conflicts = 0;
         loop {
-            let checked = match part {
-                ProbePart::Writes => self.check_writes().await,
-                ProbePart::Race => self.race().await,
-            };
-            match checked {
+            match part().await {
                 Err(ProbeFailure::NoAnswer(cause)) => *locked(&self.silence) = Some(cause),
                 Err(ProbeFailure::UnexpectedConflict(_))
                     if conflicts + 1 < UNEXPECTED_CONFLICTS =>
@@ -247,14 +238,16 @@ impl Probe {
         if let ReadOutcome::Same = self.store(1).get(&key, Some(&created)).await?
             && !may_be_old
         {
-            let what = "a document that has changed is said to be the same";
-            return Err(ProbeFailure::Convicted(ProbeCheck::ReadBack, what.to_owned()));
+            return convict(
+                ProbeCheck::ReadBack,
+                "a document that has changed is said to be the same",
+            );
         }
         let missing = self.new_key();
         self.must_conflict(2, &missing, Some(&swapped), ProbeCheck::SwapOfMissing).await?;
         if let ReadOutcome::Document(_) = self.store(0).get(&missing, None).await? {
             let what = "the document was created, although the swap was refused";
-            return Err(ProbeFailure::Convicted(ProbeCheck::SwapOfMissing, what.to_owned()));
+            return convict(ProbeCheck::SwapOfMissing, what);
         }
         self.keep_pace().await;
         self.store(1).remove(&key).await?;
@@ -285,18 +278,16 @@ impl Probe {
             .map(|(writer, document)| self.store(writer).put_if(key, document, expected));
         let (mut winners, mut unanswered) = (Vec::new(), None);
         for (outcome, document) in join_all(puts).await.into_iter().zip(&written) {
-            match outcome {
-                PutOutcome::Stored(version) => winners.push((document, version)),
-                PutOutcome::Conflict(_) => {}
-                PutOutcome::Unknown(cause) | PutOutcome::Throttled { cause, .. } => {
-                    unanswered = Some(cause);
-                }
-                PutOutcome::Forbidden(cause) => return Err(ProbeFailure::Refused(cause)),
+            match outcome.answer().map_err(ProbeFailure::from) {
+                Ok(Swap::Stored(version)) => winners.push((document, version)),
+                Ok(Swap::Conflict(_)) => {}
+                Err(ProbeFailure::NoAnswer(cause)) => unanswered = Some(cause),
+                Err(refused) => return Err(refused),
             }
         }
         if winners.len() > 1 {
             let what = format!("{} of {WRITERS} succeeded, and at most one may", winners.len());
-            return Err(ProbeFailure::Convicted(check, what));
+            return convict(check, what);
         }
         let Some((document, version)) = winners.pop() else {
             let none = ProbeFailure::UnexpectedConflict(check);
@@ -315,10 +306,9 @@ impl Probe {
         expected: Option<&DocumentVersion>,
         check: ProbeCheck,
     ) -> Checked<DocumentVersion> {
-        match self.store(connection).put_if(key, document, expected).await {
-            PutOutcome::Stored(version) => Ok(version),
-            PutOutcome::Conflict(_) => Err(ProbeFailure::UnexpectedConflict(check)),
-            other => Err(failure(other)),
+        match self.store(connection).put_if(key, document, expected).await.answer()? {
+            Swap::Stored(version) => Ok(version),
+            Swap::Conflict(_) => Err(ProbeFailure::UnexpectedConflict(check)),
         }
     }
 
@@ -329,13 +319,9 @@ impl Probe {
         expected: Option<&DocumentVersion>,
         check: ProbeCheck,
     ) -> Checked<()> {
-        match self.store(connection).put_if(key, &contents(), expected).await {
-            PutOutcome::Conflict(_) => Ok(()),
-            PutOutcome::Stored(_) => {
-                let what = "it succeeded, and must be refused as a conflict".to_owned();
-                Err(ProbeFailure::Convicted(check, what))
-            }
-            other => Err(failure(other)),
+        match self.store(connection).put_if(key, &contents(), expected).await.answer()? {
+            Swap::Conflict(_) => Ok(()),
+            Swap::Stored(_) => convict(check, "it succeeded, and must be refused as a conflict"),
         }
     }
 
@@ -368,8 +354,7 @@ impl Probe {
                 (_, None) => false,
             };
             if !is_ordered || may_be_old == 0 {
-                let what = "it does not show what was written last".to_owned();
-                return Err(ProbeFailure::Convicted(check, what));
+                return convict(check, "it does not show what was written last");
             }
             may_be_old -= 1;
             sleep(PAUSE).await;
@@ -427,22 +412,10 @@ fn is_new(
 ) -> Checked<()> {
     match earlier.contains(&version) {
         false => Ok(()),
-        true => {
-            let what = "another document has the version of an earlier one".to_owned();
-            Err(ProbeFailure::Convicted(check, what))
-        }
+        true => convict(check, "another document has the version of an earlier one"),
     }
 }
 
-/// Of an outcome that is neither a success nor a conflict.
-fn failure(outcome: PutOutcome) -> ProbeFailure {
-    match outcome {
-        PutOutcome::Forbidden(cause) => ProbeFailure::Refused(cause),
-        PutOutcome::Unknown(cause) | PutOutcome::Throttled { cause, .. } => {
-            ProbeFailure::NoAnswer(cause)
-        }
-        PutOutcome::Stored(_) | PutOutcome::Conflict(_) => {
-            unreachable!("these are checked where they are expected")
-        }
-    }
+fn convict<T>(check: ProbeCheck, what: impl Into<String>) -> Checked<T> {
+    Err(ProbeFailure::Convicted(check, what.into()))
 }

@@ -15,10 +15,12 @@ use lockkit_core::claim_list::{
 use lockkit_core::clock::{ClockPair, Moment};
 use lockkit_core::driver::{BreakMode, ClaimId, Patience, SetLimit};
 use lockkit_core::state::ClaimState;
-use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Key, Result, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Result, Token};
 
 use crate::context::StoreContext;
-use crate::document::{SessionId, ShardDocument, StoredBreak, StoredEntry, StoredQueue, micros};
+use crate::document::{
+    EntryDetails, SessionId, ShardDocument, StoredBreak, StoredEntry, StoredQueue, micros,
+};
 
 /// The end of time.
 const NEVER: Moment = Moment::from_nanos(u64::MAX);
@@ -84,21 +86,9 @@ pub(crate) struct Attempt {
     pub(crate) answers: Vec<Result<ShardAnswer>>,
 }
 
-/// What a driver keeps with an entry.
-type Kept = Arc<KeptWithEntry>;
-
-#[derive(Debug)]
-struct KeptWithEntry {
-    session: SessionId,
-    queued_ms: u64,
-    held_ms: u64,
-    owner: ClientIdentity,
-    note: Option<String>,
-}
-
 /// A queue while operations are applied to it.
 struct OpenQueue {
-    queue: ClaimList<Kept>,
+    queue: ClaimList<Arc<EntryDetails>>,
     limit: Option<u32>,
     breaks: Vec<StoredBreak>,
 }
@@ -241,16 +231,8 @@ impl Applying<'_> {
         (now, tokens, bytes): (Moment, &mut TokenSequence, &mut usize),
     ) -> Result<ShardAnswer> {
         claim.check_permits(queue.limit)?;
-        let broken = queue.breaks.iter().rev().find(|it| it.claim == claim.id.to_hex());
-        if let Some(broken) = broken {
-            let broken = Some(broken.record.clone());
-            return Ok(ShardAnswer {
-                answer: OperationResult::Broken,
-                ahead: 0,
-                broken,
-                session: None,
-                in_the_way: Vec::new(),
-            });
+        if queue.breaks.iter().any(|it| it.claim == claim.id.to_hex()) {
+            return Ok(answer(queue, Some(claim), OperationResult::Broken));
         }
         let is_known = queue.queue.find(&claim.id).is_some();
         let most = self.context.facts.most_bytes / 10 * 9;
@@ -259,15 +241,14 @@ impl Applying<'_> {
                 "too many claims wait in the shard of this lock: its document is nearly full",
             ));
         }
-        let wall = self.context.wall_ms();
-        let kept = Arc::new(KeptWithEntry {
+        let details = Arc::new(EntryDetails {
             session: session.clone(),
-            queued_ms: wall,
+            queued_ms: self.context.wall_ms(),
             held_ms: 0,
             owner: (*claim.identity).clone(),
             note: claim.note.as_deref().map(str::to_owned),
         });
-        let verb = ListOperation::Acquire { claim, with: kept, patience, given: queue.limit };
+        let verb = ListOperation::Acquire { claim, with: details, patience, given: queue.limit };
         let applied = queue.queue.apply(&verb, now, tokens).map_err(|stop| self.stopped(stop))?;
         if applied.changes.iter().any(|change| change.kind == ChangeKind::Queued) {
             *bytes += claim.weight();
@@ -322,10 +303,10 @@ fn answer(queue: &OpenQueue, claim: Option<&Claim>, answer: OperationResult) -> 
 pub(crate) fn has_ended(context: &StoreContext, entry: &StoredEntry, observed: ClockPair) -> bool {
     use crate::rules::StoreRule;
     let sights = &context.sights;
-    if sights.is_dead(&entry.session) {
+    if sights.is_dead(&entry.details.session) {
         return true;
     }
-    let is_over = || sights.mark_is_over(&entry.session, &entry.id.to_hex(), observed);
+    let is_over = || sights.mark_is_over(&entry.details.session, &entry.id.to_hex(), observed);
     match context.rules.keeps(StoreRule::MarkedForOneTtl) {
         true => entry.broken && is_over(),
         // What the rule forbids: a marked claim has ended at once.
@@ -343,16 +324,17 @@ pub(crate) fn shown(
     let live = queue.entries.iter().filter(|entry| !has_ended(context, entry, observed));
     let by_place: BTreeMap<u64, &StoredEntry> = live.map(|entry| (entry.place, entry)).collect();
     let entries = by_place.values().map(|entry| line_entry((*entry).clone(), now, NEVER));
-    let line: ClaimList<Kept> = ClaimList::window(entries, None, queue.limit);
+    let line: ClaimList<Arc<EntryDetails>> = ClaimList::window(entries, None, queue.limit);
     let since = |ms: u64| Duration::from_millis(wall.saturating_sub(ms));
     let shown = line.live_entries(now).map(|(entry, mode, holds)| {
         let stored = by_place[&entry.sequence];
-        let mut state = ClaimState::new(entry.token, mode, stored.owner.clone());
-        state.note = stored.note.clone();
+        let details = &*stored.details;
+        let mut state = ClaimState::new(entry.token, mode, details.owner.clone());
+        state.note = details.note.clone();
         state.ttl = stored.hold_ttl;
         state.expires_in = left(stored);
-        state.queued_for = since(stored.queued_ms);
-        let held = if stored.holding { since(stored.held_ms) } else { Duration::ZERO };
+        state.queued_for = since(details.queued_ms);
+        let held = if stored.holding { since(details.held_ms) } else { Duration::ZERO };
         state.held_for = holds.then_some(held);
         state.broken = stored.broken;
         state
@@ -360,7 +342,7 @@ pub(crate) fn shown(
     shown.collect()
 }
 
-fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> QueuedClaim<Kept> {
+fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> QueuedClaim<Arc<EntryDetails>> {
     QueuedClaim {
         id: entry.id,
         sequence: entry.place,
@@ -373,26 +355,18 @@ fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> QueuedClaim<K
         expires,
         held_since: entry.holding.then_some(now),
         broken: entry.broken,
-        with: Arc::new(KeptWithEntry {
-            session: entry.session,
-            queued_ms: entry.queued_ms,
-            held_ms: if entry.holding { entry.held_ms } else { 0 },
-            owner: entry.owner,
-            note: entry.note,
-        }),
+        with: entry.details,
     }
 }
 
-fn stored_entry(entry: &QueuedClaim<Kept>, wall: u64) -> StoredEntry {
-    let kept = &entry.with;
-    let held_ms = match (entry.holds(), kept.held_ms) {
-        (false, _) => 0,
-        (true, 0) => wall,
-        (true, held_ms) => held_ms,
-    };
+fn stored_entry(entry: &QueuedClaim<Arc<EntryDetails>>, wall: u64) -> StoredEntry {
+    let mut details = entry.with.clone();
+    if entry.holds() != (details.held_ms > 0) {
+        let held_ms = if entry.holds() { wall } else { 0 };
+        details = Arc::new(EntryDetails { held_ms, ..(*details).clone() });
+    }
     StoredEntry {
         id: entry.id,
-        session: kept.session.clone(),
         place: entry.sequence,
         token: entry.token,
         mode: entry.mode,
@@ -400,9 +374,6 @@ fn stored_entry(entry: &QueuedClaim<Kept>, wall: u64) -> StoredEntry {
         wait_ttl: entry.wait_ttl,
         holding: entry.holds(),
         broken: entry.broken,
-        queued_ms: kept.queued_ms,
-        held_ms,
-        owner: kept.owner.clone(),
-        note: kept.note.clone(),
+        details,
     }
 }

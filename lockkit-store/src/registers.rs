@@ -17,12 +17,9 @@ use lockkit_core::state::{ListPage, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Result, Token};
 
 use crate::context::LONGEST_ATTEMPT;
-use crate::document::{
-    RegisterDocument, decode, encode, micros, register_key, registers_of, write_text,
-};
+use crate::document::{RegisterDocument, encode, micros, register_key, registers_of, write_text};
 use crate::driver::{DriverInner, StoreDriver};
-use crate::session::forbidden;
-use crate::store::{Document, DocumentVersion, PutOutcome};
+use crate::store::{DocumentVersion, StoreError, Swap};
 
 /// A value that is dated further in the future than this is dated back by its reader.
 const FUTURE: Duration = Duration::from_secs(10);
@@ -77,33 +74,22 @@ impl StoredRegister {
 impl DriverInner {
     /// A register as it is now: without its value where that has ended.
     async fn register(&self, key: &str) -> Result<Option<StoredRegister>> {
-        let Some(Document { bytes, version }) = self.context.read(key).await? else {
-            return Ok(None);
-        };
-        let backend = self.context.backend();
-        let mut document: RegisterDocument = decode(backend, "a register", &bytes)?;
+        let found = self.context.load::<RegisterDocument>(key, "a register").await?;
+        let Some((mut document, version)) = found else { return Ok(None) };
         let now = self.context.wall_us();
         if document.ttl_us.is_some() && document.written_us > now + micros(FUTURE) {
             document.written_us = now;
-            self.date_back(key, &document, &version).await;
+            // Whatever comes of it, the next reader does the same.
+            let dated_back = RegisterDocument { write: self.context.id(), ..document.clone() };
+            self.context.is_swapped(key, &dated_back, Some(&version)).await;
         }
         let ends = document.ttl_us.map(|ttl| document.written_us.saturating_add(ttl));
         let lives = ends.is_none_or(|ends| now < ends);
+        let backend = self.context.backend();
         let damaged = |_| Error::permanent(backend, "the value of a register is not Base64");
         let value = document.value.as_ref().filter(|_| lives);
         let value = value.map(|value| BASE64.decode(value).map_err(damaged)).transpose()?;
         Ok(Some(StoredRegister { document, version, value }))
-    }
-
-    /// Writes the same value with this process's wall clock. Whatever comes of it, the next reader does the
-    /// same.
-    async fn date_back(&self, key: &str, document: &RegisterDocument, version: &DocumentVersion) {
-        let mut document = document.clone();
-        document.write = self.context.id();
-        let put = self.context.store.put_if(key, &encode(&document), Some(version)).await;
-        if let PutOutcome::Stored(version) = put {
-            self.context.goes_forward(key, Some(&version));
-        }
     }
 
     async fn write_register(
@@ -122,26 +108,23 @@ impl DriverInner {
             let document = self.next(at, found.as_ref(), &write);
             let version = found.map(|found| found.version);
             let bytes = encode(&document);
-            let failure = match self.context.store.put_if(&key, &bytes, version.as_ref()).await {
-                PutOutcome::Stored(version) => {
-                    self.context.goes_forward(&key, Some(&version));
+            let failure = match self.context.swap(&key, &bytes, version.as_ref()).await {
+                Ok(Swap::Stored(_)) => {
                     let stored = WriteResult::Stored(Version(document.version));
                     return Ok(Attempted::after(ambiguous, stored));
                 }
-                PutOutcome::Forbidden(cause) => return Err(forbidden(&self.context, &cause)),
-                PutOutcome::Conflict(_) => "other clients keep writing this register".to_owned(),
-                PutOutcome::Throttled { pause, cause } => {
-                    tokio::time::sleep(pause + self.context.part_of(pause)).await;
-                    cause.to_string()
+                Ok(Swap::Conflict(_)) => {
+                    self.context.unavailable("other clients keep writing this register")
                 }
-                PutOutcome::Unknown(cause) => {
-                    ambiguous += 1;
-                    write.repeated = true;
-                    cause.to_string()
+                Err(error) => {
+                    let is_ambiguous = matches!(error, StoreError::Unavailable(_));
+                    ambiguous += u32::from(is_ambiguous);
+                    write.repeated |= is_ambiguous;
+                    self.context.failed_after_pause(error).await
                 }
             };
-            if self.context.now().since(begun) > LONGEST_ATTEMPT {
-                return Err(self.context.unavailable(failure));
+            if !failure.is_retryable() || self.context.now().since(begun) > LONGEST_ATTEMPT {
+                return Err(failure);
             }
             tokio::time::sleep(self.context.part_of(Duration::from_millis(50))).await;
         }
@@ -183,8 +166,7 @@ impl DriverInner {
         let mut after = request.after.as_ref().map(key);
         let mut items = Vec::new();
         loop {
-            let listed = self.context.store.list(&family, after.as_deref(), LISTED_AT_ONCE).await;
-            let keys = listed.map_err(|error| error.into_error(self.context.backend()))?;
+            let keys = self.context.list(&family, after.as_deref(), LISTED_AT_ONCE).await?;
             for key in &keys {
                 let state = self.register(key).await?.and_then(state);
                 items.extend(state.filter(|it| it.name.as_str().starts_with(&request.prefix)));

@@ -3,29 +3,19 @@
 //! A document's version is the object's ETag. A swap is a PUT with `If-Match` and the ETag, or with
 //! `If-None-Match: *` for a document that is not there yet. Reads are linearizable since December 2020.
 
-use std::time::Duration;
-
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, Result};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 
 use crate::objects::{
-    BucketUrl, FAULTS, ObjectBucket, ObjectService, OnceConnector, RequestKind, ResponseHeaders,
-    ServerAnswer, ServerError, UrlForm, first_set, never_again, store_of_bucket,
+    BucketService, BucketStore, OnceConnector, RequestKind, ResponseHeaders, ServerAnswer,
+    ServerError, bucket_facts, never_again,
 };
+use crate::service_url::{ServiceUrl, UrlForm, first_set};
 use crate::store::StoreFacts;
 
-const FORM: UrlForm = UrlForm {
-    scheme: "s3",
-    what: "an S3 bucket",
-    form: "the URL of a bucket is s3://BUCKET/PREFIX?region=REGION, or with endpoint=https://HOST for a server \
-           that is compatible with S3",
-    login: "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    signs: ".-_",
-    options: &["region"],
-};
-
-/// A bucket of S3, or of a compatible server. Cheap to clone; clones share their connections.
+/// A bucket of S3, or of a compatible server. Credentials, and what the URL does not say, come from the
+/// environment variables that the AWS command knows.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -34,116 +24,82 @@ const FORM: UrlForm = UrlForm {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// let store = S3Store::open("s3://my-bucket/locks?region=eu-central-1")?;
 /// let driver = StoreDriver::connect(Arc::new(store), StoreOptions::default()).await?;
+///
+/// # let secret = String::new();
+/// let store = S3Store::open_with("s3://my-bucket/locks?region=eu-central-1", |client| {
+///     client.with_access_key_id("AKIA…").with_secret_access_key(secret)
+/// })?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct S3Store {
-    bucket: ObjectBucket,
-}
-
-store_of_bucket!(S3Store);
-
-impl S3Store {
-    /// A store in the bucket that a URL names: `s3://BUCKET/PREFIX?region=…&endpoint=…`. Credentials, and what
-    /// the URL does not say, come from the environment variables that the AWS command knows. No I/O but for
-    /// the certificates of this machine's authorities.
-    pub fn open(url: &str) -> Result<Self> {
-        Self::open_with(url, |client| client)
-    }
-
-    /// The same with settings of the client crate: credentials from elsewhere, encryption. Bucket, region and
-    /// endpoint are those of the URL and the environment; and locks need conditional writes and requests that
-    /// are sent once, whatever else is set.
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), lockkit_core::Error> {
-    /// use lockkit_store::S3Store;
-    ///
-    /// # let secret = String::new();
-    /// let store = S3Store::open_with("s3://my-bucket/locks?region=eu-central-1", |client| {
-    ///     client.with_access_key_id("AKIA…").with_secret_access_key(secret)
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    pub fn open_with(
-        url: &str,
-        configure: impl FnOnce(AmazonS3Builder) -> AmazonS3Builder,
-    ) -> Result<Self> {
-        let url = parse(url)?;
-        Self::new(url, configure(AmazonS3Builder::from_env()))
-    }
-
-    pub(crate) fn of(url: BucketUrl) -> Result<Self> {
-        Self::new(url, AmazonS3Builder::from_env())
-    }
-
-    /// What holds of every bucket.
-    pub fn usual_facts() -> StoreFacts {
-        S3.facts()
-    }
-
-    fn new(url: BucketUrl, builder: AmazonS3Builder) -> Result<Self> {
-        let connect = move |url: &BucketUrl| client(url, builder.clone());
-        Ok(Self { bucket: ObjectBucket::new(&S3, url, connect)? })
-    }
-}
-
-/// Reads `s3://BUCKET/PREFIX` with its options. No I/O.
-pub(crate) fn parse(url: &str) -> Result<BucketUrl> {
-    let url = BucketUrl::parse(url, &FORM)?;
-    if url.bucket.ends_with("--x-s3") {
-        return Err(Error::config(
-            "directory buckets (S3 Express) list their keys in no order: use a general purpose bucket",
-        ));
-    }
-    Ok(url)
-}
-
-/// A client with connections of its own.
-fn client(url: &BucketUrl, builder: AmazonS3Builder) -> Result<AmazonS3> {
-    let named = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
-    let endpoint = url.endpoint.clone().or_else(|| first_set(&named));
-    let region = url.own("region").map(str::to_owned);
-    let region = region.or_else(|| first_set(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
-    let region = match (region, &endpoint) {
-        (Some(region), _) => region,
-        (None, Some(_)) => "us-east-1".to_owned(),
-        (None, None) => {
-            return Err(Error::config(
-                "which region is the bucket in? Name it as region= in the URL, or in AWS_REGION",
-            ));
-        }
-    };
-    let mut builder = builder.with_bucket_name(&url.bucket);
-    let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
-    if let Some(endpoint) = endpoint {
-        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
-    }
-    // Whatever the environment says: locks rest on these.
-    let builder = builder
-        .with_region(region)
-        .with_retry(never_again())
-        .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_s3_express(false)
-        .with_disable_bulk_delete(true)
-        .with_http_connector(OnceConnector::new(!is_plain)?);
-    builder.build().map_err(|error| Error::Config(format!("the settings of S3: {error}")))
-}
+pub type S3Store = BucketStore<S3>;
 
 /// S3, and what its answers mean.
-#[derive(Debug)]
-struct S3;
+#[derive(Clone, Copy, Debug)]
+pub struct S3;
 
-impl ObjectService for S3 {
-    fn facts(&self) -> StoreFacts {
-        let mut facts = StoreFacts::of("s3");
-        facts.most_bytes = 4_000_000;
-        (facts.shards, facts.min_ttl) = (16, Duration::from_secs(3));
-        (facts.pace, facts.faults) = (Duration::from_secs(1), FAULTS);
-        facts
+impl BucketService for S3 {
+    type Builder = AmazonS3Builder;
+    type Client = AmazonS3;
+
+    const FORM: UrlForm = UrlForm {
+        scheme: "s3",
+        what: "an S3 bucket",
+        form: "the URL of a bucket is s3://BUCKET/PREFIX?region=REGION, or with endpoint=https://HOST for a server \
+               that is compatible with S3",
+        login: "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        signs: ".-_",
+        options: &["region"],
+    };
+
+    fn from_env() -> Self::Builder {
+        AmazonS3Builder::from_env()
     }
 
-    fn rights(&self, request: RequestKind) -> &'static str {
+    fn parse(url: &str) -> Result<ServiceUrl> {
+        let url = ServiceUrl::parse(url, &Self::FORM)?;
+        if url.name.ends_with("--x-s3") {
+            return Err(Error::config(
+                "directory buckets (S3 Express) list their keys in no order: use a general purpose bucket",
+            ));
+        }
+        Ok(url)
+    }
+
+    fn client(url: &ServiceUrl, builder: Self::Builder) -> Result<Self::Client> {
+        let named = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+        let endpoint = url.endpoint.clone().or_else(|| first_set(&named));
+        let region = url.own("region").map(str::to_owned);
+        let region = region.or_else(|| first_set(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+        let region = match (region, &endpoint) {
+            (Some(region), _) => region,
+            (None, Some(_)) => "us-east-1".to_owned(),
+            (None, None) => {
+                return Err(Error::config(
+                    "which region is the bucket in? Name it as region= in the URL, or in AWS_REGION",
+                ));
+            }
+        };
+        let mut builder = builder.with_bucket_name(&url.name);
+        let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+        if let Some(endpoint) = endpoint {
+            builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
+        }
+        // Whatever the environment says: locks rest on these.
+        let builder = builder
+            .with_region(region)
+            .with_retry(never_again())
+            .with_conditional_put(S3ConditionalPut::ETagMatch)
+            .with_s3_express(false)
+            .with_disable_bulk_delete(true)
+            .with_http_connector(OnceConnector::new(!is_plain)?);
+        builder.build().map_err(|error| Error::Config(format!("the settings of S3: {error}")))
+    }
+
+    fn facts() -> StoreFacts {
+        bucket_facts("s3")
+    }
+
+    fn rights(request: RequestKind) -> &'static str {
         match request {
             // Without the right to list, a missing object is answered with 403.
             RequestKind::Get => "s3:GetObject on its objects, and s3:ListBucket on the bucket",
@@ -154,7 +110,7 @@ impl ObjectService for S3 {
         }
     }
 
-    fn explain(&self, error: &ServerError<'_>) -> Option<ServerAnswer> {
+    fn explain(error: &ServerError<'_>) -> Option<ServerAnswer> {
         let ServerError { bucket, request, .. } = error;
         if error.text.contains("without LOCATION") {
             return Some(other_region(bucket));
@@ -187,7 +143,7 @@ impl ObjectService for S3 {
         })
     }
 
-    fn findings(&self, bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
+    fn findings(bucket: &str, answer: &ResponseHeaders) -> Vec<Finding> {
         let keeps_versions =
             answer.get("x-amz-version-id").is_some_and(|version| version != "null");
         let finding = keeps_versions.then(|| {

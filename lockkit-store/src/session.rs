@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{ClaimId, locked};
-use lockkit_core::{BreakRecord, Cause, Error};
+use lockkit_core::{BreakRecord, Error};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::context::{LONGEST_ATTEMPT, StoreContext};
-use crate::document::{SessionDocument, SessionId, decode, encode, micros, session_key};
+use crate::document::{SessionDocument, SessionId, decode, encode, session_key};
 use crate::rules::StoreRule;
-use crate::store::{Document, DocumentVersion, PutOutcome};
+use crate::store::{Document, DocumentVersion, StoreError, Swap};
 
 /// A session is created under a new id this often before that fails.
 const CREATIONS: u32 = 3;
@@ -65,48 +65,34 @@ impl Session {
         ttl: Duration,
         is_claim_here: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
-        let mut last = None;
+        let mut failure = context.unavailable("the id of a session exists");
         let mut id = context.id();
         for _ in 0..CREATIONS {
             let (beat, sent) = (context.id(), context.now());
-            let write = context.id();
-            let document = SessionDocument {
-                write,
-                beat,
-                ttl_us: micros(ttl),
-                dead: false,
-                broken: Vec::new(),
+            let document = SessionDocument::new(context.id(), beat, ttl);
+            let created = context.swap(&session_key(&id), &encode(&document), None).await;
+            let version = match created {
+                Ok(Swap::Stored(version)) => Some(version),
+                // What the rule forbids: a creation that was repeated is taken for one's own.
+                Ok(Swap::Conflict(_)) if !context.rules.keeps(StoreRule::CreateOnce) => None,
+                Ok(Swap::Conflict(_)) => {
+                    id = context.id();
+                    continue;
+                }
+                Err(error) => {
+                    failure = context.failed_after_pause(error).await;
+                    if !failure.is_retryable() {
+                        break;
+                    }
+                    if context.rules.keeps(StoreRule::CreateOnce) {
+                        id = context.id();
+                    }
+                    continue;
+                }
             };
-            let key = session_key(&id);
-            match context.store.put_if(&key, &encode(&document), None).await {
-                PutOutcome::Stored(version) => {
-                    let mine = (Some(version), document);
-                    return Ok(Self::begin(context, id, ttl, sent, mine, is_claim_here));
-                }
-                PutOutcome::Forbidden(cause) => return Err(forbidden(context, &cause)),
-                PutOutcome::Throttled { pause, cause } => {
-                    last = Some(cause.to_string());
-                    tokio::time::sleep(pause + context.part_of(pause)).await;
-                }
-                PutOutcome::Unknown(cause) => last = Some(cause.to_string()),
-                PutOutcome::Conflict(_) if !context.rules.keeps(StoreRule::CreateOnce) => {
-                    // What the rule forbids: a creation that was repeated is taken for one's own.
-                    return Ok(Self::begin(
-                        context,
-                        id,
-                        ttl,
-                        sent,
-                        (None, document),
-                        is_claim_here,
-                    ));
-                }
-                PutOutcome::Conflict(_) => last = Some("the id of a session exists".to_owned()),
-            }
-            if context.rules.keeps(StoreRule::CreateOnce) {
-                id = context.id();
-            }
+            return Ok(Self::begin(context, id, ttl, sent, (version, document), is_claim_here));
         }
-        Err(context.unavailable(last.unwrap_or_default()))
+        Err(failure)
     }
 
     fn begin(
@@ -239,54 +225,40 @@ impl SessionOwner {
         document.broken.retain(|mark| (self.is_claim_here)(&mark.claim));
         let sent = context.now();
         self.beats.push((document.beat.clone(), sent));
-        let put = context.store.put_if(&self.key, &encode(&document), Some(version)).await;
-        match put {
-            PutOutcome::Stored(version) => {
-                context.goes_forward(&self.key, Some(&version));
-                self.found(document, version);
-                Ok(())
+        let swapped = context.swap(&self.key, &encode(&document), Some(version)).await;
+        if !matches!(swapped, Ok(Swap::Stored(_)) | Err(StoreError::Unavailable(_))) {
+            // It was certainly not carried out.
+            self.beats.pop();
+        }
+        match swapped {
+            Ok(Swap::Stored(version)) => self.found(document, version),
+            Ok(Swap::Conflict(Some(Document { bytes, version }))) => {
+                self.found(decode(context.backend(), "a session", &bytes)?, version);
             }
-            PutOutcome::Conflict(Some(Document { bytes, version })) => {
-                self.beats.pop();
-                let document = decode(context.backend(), "a session", &bytes)?;
-                self.found(document, version);
-                Ok(())
-            }
-            PutOutcome::Conflict(None) => {
-                self.beats.pop();
-                self.version = None;
-                Ok(())
-            }
-            PutOutcome::Unknown(cause) => {
-                self.version = None;
-                Err(context.unavailable(cause.to_string()))
-            }
-            PutOutcome::Throttled { pause, cause } => {
-                self.beats.pop();
-                tokio::time::sleep(pause + context.part_of(pause)).await;
-                Err(context.unavailable(cause.to_string()))
-            }
-            PutOutcome::Forbidden(cause) => {
-                self.beats.pop();
-                Err(forbidden(&context, &cause))
+            Ok(Swap::Conflict(None)) => self.version = None,
+            Err(error) => {
+                if let StoreError::Unavailable(_) = error {
+                    self.version = None;
+                }
+                return Err(context.failed_after_pause(error).await);
             }
         }
+        Ok(())
     }
 
     /// Reads what is there.
     async fn look(&mut self) -> Result<(), Error> {
-        let Some(Document { bytes, version }) = self.context.read(&self.key).await? else {
-            self.lost();
-            return Ok(());
-        };
-        let document = decode(self.context.backend(), "a session", &bytes)?;
-        self.found(document, version);
+        match self.context.load(&self.key, "a session").await? {
+            Some((document, version)) => self.found(document, version),
+            None => self.lost(),
+        }
         Ok(())
     }
 
     /// Takes in what the store has.
     fn found(&mut self, document: SessionDocument, version: DocumentVersion) {
         let rules = self.context.rules;
+        self.context.sights.saw(&self.id, &document, self.context.observed_now(), rules);
         let known = self.beats.iter().position(|(beat, _)| *beat == document.beat);
         let sent = match known {
             Some(known) => {
@@ -294,12 +266,8 @@ impl SessionOwner {
                 self.beats[0].1
             }
             None if !rules.keeps(StoreRule::KnownBeat) => self.context.now(),
-            None => {
-                self.context.sights.saw(&self.id, &document, self.context.observed_now(), rules);
-                return self.lost();
-            }
+            None => return self.lost(),
         };
-        self.context.sights.saw(&self.id, &document, self.context.observed_now(), rules);
         if document.dead {
             return self.lost();
         }
@@ -318,8 +286,4 @@ impl SessionOwner {
     fn lost(&self) {
         locked(&self.state).lost = true;
     }
-}
-
-pub(crate) fn forbidden(context: &StoreContext, cause: &Cause) -> Error {
-    Error::permanent(context.backend(), cause.to_string())
 }

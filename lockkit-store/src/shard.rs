@@ -19,8 +19,7 @@ use crate::context::{LONGEST_ATTEMPT, StoreContext};
 use crate::document::{SessionId, ShardDocument, shard_key};
 use crate::queues::{Applying, Attempt, Operation, ShardAnswer};
 use crate::rules::StoreRule;
-use crate::session::forbidden;
-use crate::store::{Document, DocumentVersion, PutOutcome, ReadOutcome};
+use crate::store::{Document, DocumentVersion, ReadOutcome, StoreError, Swap};
 use crate::waiters::Waiters;
 
 /// After a swap among conflicts, a process gives way for this many swap times for each conflict, of which there
@@ -307,10 +306,7 @@ impl ShardWorker {
         // A poll is there to see what others did.
         let must_read = asked.is_empty() && !round.is_fresh;
         if self.known.is_none() || must_read {
-            if let Some(attempt) = self.read(round).await? {
-                return Ok(Some(attempt));
-            }
-            return Ok(None);
+            return self.read(round).await;
         }
         let Some(known) = self.known.clone() else { return Ok(None) };
         let old_breaks = self.old_breaks(&known.document);
@@ -369,15 +365,14 @@ impl ShardWorker {
         let bytes = attempt.document.encode();
         self.keep_pace().await;
         let sent = context.now();
-        let put = context.store.put_if(&self.key, &bytes, expected.as_ref()).await;
+        let swapped = context.swap(&self.key, &bytes, expected.as_ref()).await;
         let answered = context.now();
         let took = answered.since(sent);
         // From the answer, since the store may have been slow to take it.
         self.swapped = Some(answered);
         self.swap_time = (self.swap_time * 3 + took) / 4;
-        match put {
-            PutOutcome::Stored(version) => {
-                context.goes_forward(&self.key, Some(&version));
+        match swapped {
+            Ok(Swap::Stored(version)) => {
                 self.unanswered = false;
                 round.has_swapped = true;
                 self.contention = f64::midpoint(self.contention, f64::from(round.conflicts));
@@ -391,7 +386,7 @@ impl ShardWorker {
                 }
                 Ok(Some(attempt))
             }
-            PutOutcome::Conflict(found) => {
+            Ok(Swap::Conflict(found)) => {
                 round.conflicts += 1;
                 self.known = None;
                 if let Some(found) = found
@@ -402,18 +397,15 @@ impl ShardWorker {
                 }
                 Err(context.unavailable("other clients keep writing the shard of this lock"))
             }
-            PutOutcome::Unknown(cause) => {
-                self.unanswered = true;
-                self.known = None;
-                round.ambiguous += 1;
-                round.pending.push((attempt.document.write.clone(), attempt));
-                Err(context.unavailable(cause.to_string()))
+            Err(error) => {
+                if let StoreError::Unavailable(_) = error {
+                    self.unanswered = true;
+                    self.known = None;
+                    round.ambiguous += 1;
+                    round.pending.push((attempt.document.write.clone(), attempt));
+                }
+                Err(context.failed_after_pause(error).await)
             }
-            PutOutcome::Throttled { pause, cause } => {
-                tokio::time::sleep(pause + context.part_of(pause)).await;
-                Err(context.unavailable(cause.to_string()))
-            }
-            PutOutcome::Forbidden(cause) => Err(forbidden(&context, &cause)),
         }
     }
 
@@ -443,8 +435,8 @@ impl ShardWorker {
         let entries = queues.flat_map(|queue| &queue.entries);
         let mut sessions: Vec<SessionId> = Vec::new();
         for entry in entries {
-            if !sessions.contains(&entry.session) {
-                sessions.push(entry.session.clone());
+            if !sessions.contains(&entry.details.session) {
+                sessions.push(entry.details.session.clone());
             }
         }
         sessions.retain(|session| !self.waiters.is_own_session(session));

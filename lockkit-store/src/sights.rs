@@ -41,29 +41,27 @@ struct Sight {
     is_being_read: bool,
 }
 
-/// Which sessions a sweep looks at.
-#[derive(Debug, Default)]
-pub(crate) struct Swept {
-    /// The key behind which the next page begins; a random one at first.
-    pub(crate) after: Option<String>,
-    /// Keys of sessions that may be dead.
-    pub(crate) page: Vec<String>,
+impl Sight {
+    fn first(beat: String, ttl: Duration, seen: ClockPair) -> Self {
+        Self {
+            beat,
+            ttl,
+            first_seen: seen,
+            was_renewed: false,
+            read_at: seen,
+            dead_since: None,
+            marked_at: HashMap::new(),
+            is_being_read: false,
+        }
+    }
 }
 
 impl Sights {
     /// A read, or a write of this process, showed the session so.
     pub(crate) fn saw(&self, session: &str, found: &SessionDocument, now: ClockPair, rules: Rules) {
         let mut sights = locked(&self.0);
-        let sight = sights.entry(session.to_owned()).or_insert_with(|| Sight {
-            beat: found.beat.clone(),
-            ttl: found.ttl(),
-            first_seen: now,
-            was_renewed: false,
-            read_at: now,
-            dead_since: None,
-            marked_at: HashMap::new(),
-            is_being_read: false,
-        });
+        let first = || Sight::first(found.beat.clone(), found.ttl(), now);
+        let sight = sights.entry(session.to_owned()).or_insert_with(first);
         if sight.beat != found.beat && rules.keeps(StoreRule::CountFromArrival) {
             sight.first_seen = now;
         }
@@ -160,17 +158,9 @@ impl Sights {
     pub(crate) fn restore(&self, kept: Vec<KeptSight>) {
         let mut sights = locked(&self.0);
         for kept in kept {
-            let first_seen = kept.first_seen();
-            sights.entry(kept.session).or_insert_with(|| Sight {
-                beat: kept.beat,
-                ttl: Duration::from_micros(kept.ttl_us),
-                first_seen,
-                was_renewed: false,
-                read_at: first_seen,
-                dead_since: None,
-                marked_at: HashMap::new(),
-                is_being_read: false,
-            });
+            let (ttl, first_seen) = (Duration::from_micros(kept.ttl_us), kept.first_seen());
+            let first = || Sight::first(kept.beat, ttl, first_seen);
+            sights.entry(kept.session).or_insert_with(first);
         }
     }
 

@@ -214,6 +214,26 @@ pub enum PutOutcome {
     Forbidden(Cause),
 }
 
+/// What became of a swap that the store answered.
+pub(crate) enum Swap {
+    Stored(DocumentVersion),
+    /// Nothing was written; with what is stored, where the store says it along.
+    Conflict(Option<Document>),
+}
+
+impl PutOutcome {
+    /// An error where the store did not carry it out, or did not answer.
+    pub(crate) fn answer(self) -> Result<Swap, StoreError> {
+        match self {
+            Self::Stored(version) => Ok(Swap::Stored(version)),
+            Self::Conflict(found) => Ok(Swap::Conflict(found)),
+            Self::Unknown(cause) => Err(StoreError::Unavailable(cause)),
+            Self::Throttled { pause, cause } => Err(StoreError::Throttled { pause, cause }),
+            Self::Forbidden(cause) => Err(StoreError::Forbidden(cause)),
+        }
+    }
+}
+
 /// Why a read, a removal or a listing has no result.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -231,6 +251,17 @@ pub enum StoreError {
     /// The store refuses, and will refuse again; the cause names what is missing.
     #[error("{0}")]
     Forbidden(Cause),
+}
+
+/// What such an error means for a swap: without an answer, it may have been carried out, or may be later.
+impl From<StoreError> for PutOutcome {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(cause) => Self::Unknown(cause),
+            StoreError::Throttled { pause, cause } => Self::Throttled { pause, cause },
+            StoreError::Forbidden(cause) => Self::Forbidden(cause),
+        }
+    }
 }
 
 impl StoreError {
@@ -274,4 +305,11 @@ impl fmt::Debug for ChangeReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChangeReporter").finish_non_exhaustive()
     }
+}
+
+/// A sentence as a cause.
+#[cfg(any(test, feature = "dynamodb", feature = "nats", feature = "objects", feature = "testing"))]
+pub(crate) fn because(why: impl Into<String>) -> Cause {
+    let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
+    Arc::from(why)
 }

@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use crate::store::{
-    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts,
+    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts, because,
 };
 
 /// How a [`TestStore`] misbehaves; probabilities are from 0 to 1. By default it does not.
@@ -362,8 +362,3 @@ impl Store for TestStore {
 
 /// The pause that the store asks for.
 const PAUSE: Duration = Duration::from_millis(20);
-
-fn because(why: &'static str) -> lockkit_core::Cause {
-    let why: Box<dyn std::error::Error + Send + Sync> = why.into();
-    Arc::from(why)
-}

@@ -164,7 +164,7 @@ impl Waiters {
             let record = queue.break_of(&claim.id).cloned();
             return lost(record.map_or(LossReason::Expired, LossReason::Broken));
         }
-        if own.session.is_lost() || entry.session != own.session.id {
+        if own.session.is_lost() || entry.details.session != own.session.id {
             return lost(LossReason::SessionEnded);
         }
         if !entry.holding {

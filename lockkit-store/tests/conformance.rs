@@ -10,6 +10,9 @@ use lockkit_core::{Error, Namespace};
 use lockkit_store::testing::TestStore;
 use lockkit_store::{StoreDriver, StoreOptions};
 
+#[path = "services/leftovers.rs"]
+mod leftovers;
+
 struct InProcess {
     store: TestStore,
     time: Time,
@@ -35,26 +38,8 @@ impl Harness for InProcess {
         self.time
     }
 
-    /// Claims in queues, and values that stay.
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
-        let mut count = 0;
-        for (key, bytes) in self.store.documents() {
-            let document = String::from_utf8_lossy(&bytes).into_owned();
-            let own = format!("\"namespace\":{:?}", namespace.as_str());
-            if key.starts_with("r/") && document.contains(&own) {
-                let stays = document.contains("\"ttl_us\":null");
-                count += u64::from(stays && !document.contains("\"value\":null"));
-            }
-            if key.starts_with("l/") {
-                // Each queue begins with its namespace, and each of its claims has a session.
-                let queues = document.split("\"namespace\":").skip(1);
-                let named = format!("{:?}", namespace.as_str());
-                let queues = queues.filter(|queue| queue.starts_with(&named));
-                count +=
-                    queues.map(|queue| queue.matches("\"session\":").count() as u64).sum::<u64>();
-            }
-        }
-        Ok(Some(count))
+        leftovers::leftovers(&self.store, namespace).await
     }
 }
 

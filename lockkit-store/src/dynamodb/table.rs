@@ -7,8 +7,8 @@ use aws_sdk_dynamodb::types::{
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, Result};
 
-use super::target::Target;
 use super::{BACKEND, DynamoStore};
+use crate::service_url::ServiceUrl;
 
 /// The actions of a client.
 const ACTIONS: [&str; 6] =
@@ -16,17 +16,16 @@ const ACTIONS: [&str; 6] =
 
 /// Checks the table, which a client of locks does not create.
 pub(super) async fn examine(store: &DynamoStore) -> Result<Vec<Finding>> {
-    let name = &store.target.table;
+    let name = &store.url.name;
     let described = store.client.describe_table().table_name(name).send().await;
-    let described = described
-        .map_err(|error| store.answer(&error, "DescribeTable").into_error().into_error(BACKEND))?;
+    let described =
+        described.map_err(|error| store.error_of(&error, "DescribeTable").into_error(BACKEND))?;
     let Some(table) = described.table else {
         return Err(Error::retryable(BACKEND, format!("the table {name} is described by nothing")));
     };
     let ttl = store.client.describe_time_to_live().table_name(name).send().await;
-    let ttl = ttl.map_err(|error| {
-        store.answer(&error, "DescribeTimeToLive").into_error().into_error(BACKEND)
-    })?;
+    let ttl =
+        ttl.map_err(|error| store.error_of(&error, "DescribeTimeToLive").into_error(BACKEND))?;
     if table.table_status() == Some(&TableStatus::Creating) {
         return Err(Error::retryable(BACKEND, format!("the table {name} is being created")));
     }
@@ -91,12 +90,11 @@ fn refusal(
 }
 
 /// What makes the table, in two ways, and the least rights of its users.
-pub(super) fn schema(target: &Target) -> String {
-    let Target { table, region, .. } = target;
-    let option = region.as_ref().map(|region| format!(" --region {region}")).unwrap_or_default();
-    let (region, actions) =
-        (region.as_deref().unwrap_or("*"), ACTIONS.map(|it| format!("\"dynamodb:{it}\"")));
-    let actions = actions.join(", ");
+pub(super) fn schema(url: &ServiceUrl) -> String {
+    let (table, region) = (&url.name, url.own("region"));
+    let option = region.map(|region| format!(" --region {region}")).unwrap_or_default();
+    let region = region.unwrap_or("*");
+    let actions = ACTIONS.map(|it| format!("\"dynamodb:{it}\"")).join(", ");
     format!(
         "# The table; what it costs follows from its use.\n\
          aws dynamodb create-table{option} --table-name {table} \\\n  \

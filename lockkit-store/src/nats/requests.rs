@@ -9,7 +9,7 @@ use lockkit_core::Cause;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use crate::store::{PutOutcome, StoreError};
+use crate::store::{PutOutcome, StoreError, because};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -146,21 +146,12 @@ impl From<RequestFailure> for PutOutcome {
     fn from(failure: RequestFailure) -> Self {
         match failure {
             RequestFailure::NotSent(cause) => Self::Throttled { pause: PAUSE, cause },
-            RequestFailure::NoAnswer(cause) => Self::Unknown(cause),
-            RequestFailure::Forbidden(cause) => Self::Forbidden(cause),
             RequestFailure::Refused(refusal) if CONFLICTS.contains(&refusal.error) => {
                 Self::Conflict(None)
             }
-            // Mostly a cluster between two leaders: what it did with the request is not said.
-            RequestFailure::Refused(refusal) if refusal.is_for_now() => {
-                Self::Unknown(Arc::new(refusal))
-            }
-            RequestFailure::Refused(refusal) => Self::Forbidden(Arc::new(refusal)),
+            // Also what is refused for now: mostly a cluster between two leaders, and what that did with the
+            // request is not said.
+            failure => StoreError::from(failure).into(),
         }
     }
-}
-
-pub(super) fn because(why: impl Into<String>) -> Cause {
-    let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
-    Arc::from(why)
 }

@@ -13,21 +13,19 @@
 //! not understood is unknown.
 
 use std::error::Error as StdError;
-use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::Cause;
 use object_store::Error;
 
-use super::ObjectService;
-use crate::store::{PutOutcome, StoreError};
+use super::BucketService;
+use crate::store::{PutOutcome, StoreError, because};
 
 /// The pause after a refusal that asks for a lower rate.
 const THROTTLED: Duration = Duration::from_secs(1);
 
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
+pub enum RequestKind {
     Get,
     Create,
     Update,
@@ -48,20 +46,20 @@ impl RequestKind {
 
 /// An error of the server, taken apart.
 #[derive(Debug)]
-pub(crate) struct ServerError<'a> {
-    pub(crate) request: RequestKind,
-    pub(crate) bucket: &'a str,
-    pub(crate) status: Option<u16>,
+pub struct ServerError<'a> {
+    pub request: RequestKind,
+    pub bucket: &'a str,
+    pub status: Option<u16>,
     /// The service's word for what is wrong; empty where the answer has none.
-    pub(crate) code: &'a str,
-    pub(crate) message: &'a str,
+    pub code: &'a str,
+    pub message: &'a str,
     /// All that is known.
-    pub(crate) text: &'a str,
+    pub text: &'a str,
 }
 
 /// What the server, or nothing, answered.
 #[derive(Debug)]
-pub(crate) enum ServerAnswer {
+pub enum ServerAnswer {
     Conflict,
     Missing,
     Same,
@@ -73,12 +71,7 @@ pub(crate) enum ServerAnswer {
 }
 
 impl ServerAnswer {
-    pub(crate) fn of(
-        error: &Error,
-        request: RequestKind,
-        bucket: &str,
-        service: &dyn ObjectService,
-    ) -> Self {
+    pub(crate) fn of<S: BucketService>(error: &Error, request: RequestKind, bucket: &str) -> Self {
         if let Error::NotModified { .. } = error {
             return Self::Same;
         }
@@ -91,20 +84,13 @@ impl ServerAnswer {
             message: element(&text, "Message").lines().next().unwrap_or_default(),
             text: &text,
         };
-        service.explain(&error).unwrap_or_else(|| error.usual(service))
+        S::explain(&error).unwrap_or_else(|| error.usual::<S>())
     }
 
     pub(crate) fn into_outcome(self) -> PutOutcome {
         match self {
             Self::Conflict => PutOutcome::Conflict(None),
-            Self::Throttled(message) => {
-                PutOutcome::Throttled { pause: THROTTLED, cause: because(message) }
-            }
-            Self::Forbidden(message) => PutOutcome::Forbidden(because(message)),
-            Self::None(message) => PutOutcome::Unknown(because(message)),
-            Self::Missing | Self::Same => {
-                PutOutcome::Unknown(because("an answer to another request"))
-            }
+            failed => failed.into_error().into(),
         }
     }
 
@@ -124,13 +110,13 @@ impl ServerAnswer {
 
 impl ServerError<'_> {
     /// What it means where the service has no word of its own for it.
-    fn usual(&self, service: &dyn ObjectService) -> ServerAnswer {
+    fn usual<S: BucketService>(&self) -> ServerAnswer {
         let Self { bucket, code, message, .. } = self;
         match (self.status, *code) {
             (Some(408 | 429 | 500..), _) | (_, "") => ServerAnswer::None(self.text.to_owned()),
             (Some(401 | 403), code) => ServerAnswer::Forbidden(format!(
                 "a right is missing in {bucket}: {} ({code}: {message})",
-                service.rights(self.request)
+                S::rights(self.request)
             )),
             (Some(400..500), code) => {
                 ServerAnswer::Forbidden(format!("the server refuses ({code}: {message})"))
@@ -138,11 +124,6 @@ impl ServerError<'_> {
             _ => ServerAnswer::None(self.text.to_owned()),
         }
     }
-}
-
-pub(crate) fn because(message: impl Into<String>) -> Cause {
-    let message: Box<dyn StdError + Send + Sync> = message.into().into();
-    Arc::from(message)
 }
 
 /// The text of an error: the longest of its chain, since each may repeat those below it or not.

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lockkit_core::Error;
+use async_trait::async_trait;
 use lockkit_core::state::Finding;
+use lockkit_core::{Error, Result};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{
@@ -12,63 +13,78 @@ use object_store::{
     PutOptions, PutPayload, UpdateVersion,
 };
 
-use super::ObjectService;
-use super::answers::{RequestKind, ServerAnswer, because};
+use super::BucketService;
+use super::answers::{RequestKind, ServerAnswer};
 use super::http::ResponseHeaders;
-use super::url::BucketUrl;
 use crate::document::META;
-use crate::store::{Document, DocumentVersion, PutOutcome, ReadOutcome, StoreError, StoreFacts};
+use crate::options::StoreOptions;
+use crate::service_url::ServiceUrl;
+use crate::store::{
+    Document, DocumentVersion, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts, because,
+};
 
 /// Keys of one page of a listing, which servers bound.
 const PAGE: usize = 1_000;
 
 /// What is needed of a client of the client crate.
-pub(crate) trait BucketClient: ObjectStore + PaginatedListStore {}
+pub trait BucketClient: ObjectStore + PaginatedListStore {}
 
 impl<C: ObjectStore + PaginatedListStore> BucketClient for C {}
 
-type Connect = dyn Fn() -> Result<Arc<dyn BucketClient>, Error> + Send + Sync;
-
-/// A bucket of some service. Clones share their connections.
+/// A bucket of a service: an [`S3Store`](crate::S3Store), [`AzureStore`](crate::AzureStore) or
+/// [`GcsStore`](crate::GcsStore). Cheap to clone; clones share their connections.
 #[derive(Clone)]
-pub(crate) struct ObjectBucket {
+pub struct BucketStore<S: BucketService> {
     client: Arc<dyn BucketClient>,
     /// Makes further clients.
-    connect: Arc<Connect>,
-    service: &'static dyn ObjectService,
-    url: Arc<BucketUrl>,
+    builder: S::Builder,
+    url: Arc<ServiceUrl>,
     facts: Arc<StoreFacts>,
 }
 
-impl fmt::Debug for ObjectBucket {
+impl<S: BucketService> fmt::Debug for BucketStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectBucket").field("name", &self.name()).finish_non_exhaustive()
+        let (service, bucket) = (self.facts.name, &self.url.name);
+        let mut debug = f.debug_struct("BucketStore");
+        debug.field("service", &service).field("bucket", bucket).finish_non_exhaustive()
     }
 }
 
-impl ObjectBucket {
-    /// The bucket that a URL names, over clients with connections of their own that this makes. No I/O.
-    pub(crate) fn new<C: BucketClient>(
-        service: &'static dyn ObjectService,
-        url: BucketUrl,
-        connect: impl Fn(&BucketUrl) -> Result<C, Error> + Send + Sync + 'static,
-    ) -> Result<Self, Error> {
-        let url = Arc::new(url);
-        let of = url.clone();
-        let connect = move || Ok(Arc::new(connect(&of)?) as Arc<dyn BucketClient>);
-        let (client, facts) = (connect()?, Arc::new(service.facts()));
-        Ok(Self { client, connect: Arc::new(connect), service, url, facts })
+impl<S: BucketService> BucketStore<S> {
+    /// A store in the bucket that a URL names: `SCHEME://BUCKET/PREFIX?endpoint=…`, with the options of its
+    /// service. Credentials, and what the URL does not say, come from the environment. No I/O but for the files
+    /// that the environment names, and the certificates of this machine's authorities.
+    pub fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, |client| client)
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.url.bucket
+    /// The same with settings of the client crate: credentials from elsewhere, encryption. Bucket and endpoint
+    /// are those of the URL and the environment; and locks need conditional writes and requests that are sent
+    /// once, whatever else is set.
+    pub fn open_with(url: &str, configure: impl FnOnce(S::Builder) -> S::Builder) -> Result<Self> {
+        let (url, builder) = (Arc::new(S::parse(url)?), configure(S::from_env()));
+        let client = Arc::new(S::client(&url, builder.clone())?);
+        Ok(Self { client, builder, url, facts: Arc::new(S::facts()) })
     }
 
-    pub(crate) fn facts(&self) -> &StoreFacts {
+    /// What holds of every bucket of this service.
+    pub fn usual_facts() -> StoreFacts {
+        S::facts()
+    }
+
+    /// What the URL says to drivers.
+    pub(crate) fn options(&self) -> StoreOptions {
+        self.url.store.clone()
+    }
+}
+
+#[async_trait]
+impl<S: BucketService> Store for BucketStore<S> {
+    fn facts(&self) -> &StoreFacts {
         &self.facts
     }
 
-    pub(crate) async fn get(
+    async fn get(
         &self,
         key: &str,
         unless: Option<&DocumentVersion>,
@@ -76,7 +92,7 @@ impl ObjectBucket {
         self.read(key, unless).await.map(|(outcome, _)| outcome)
     }
 
-    pub(crate) async fn put_if(
+    async fn put_if(
         &self,
         key: &str,
         document: &[u8],
@@ -99,7 +115,7 @@ impl ObjectBucket {
         }
     }
 
-    pub(crate) async fn remove(&self, key: &str) -> Result<(), StoreError> {
+    async fn remove(&self, key: &str) -> Result<(), StoreError> {
         match self.client.delete(&self.path(key)).await {
             Ok(()) => Ok(()),
             Err(error) => match self.answer(&error, RequestKind::Delete) {
@@ -109,7 +125,7 @@ impl ObjectBucket {
         }
     }
 
-    pub(crate) async fn list(
+    async fn list(
         &self,
         prefix: &str,
         after: Option<&str>,
@@ -139,19 +155,21 @@ impl ObjectBucket {
         }
     }
 
-    /// The same bucket over connections of its own.
-    pub(crate) fn another(&self) -> Result<Self, StoreError> {
+    async fn another(&self) -> Result<Option<Arc<dyn Store>>, StoreError> {
         let refused = |error: Error| StoreError::Forbidden(because(error.to_string()));
-        Ok(Self { client: (self.connect)().map_err(refused)?, ..self.clone() })
+        let client = Arc::new(S::client(&self.url, self.builder.clone()).map_err(refused)?);
+        Ok(Some(Arc::new(Self { client, ..self.clone() })))
     }
 
     /// What the read of an object shows about the bucket.
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, Error> {
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
         let read = self.read(META, None).await;
         let (_, answer) = read.map_err(|error| error.into_error(self.facts.name))?;
-        Ok(answer.map(|it| self.service.findings(self.name(), &it)).unwrap_or_default())
+        Ok(answer.map(|it| S::findings(&self.url.name, &it)).unwrap_or_default())
     }
+}
 
+impl<S: BucketService> BucketStore<S> {
     /// Reads an object; with the headers of the answer, where it has the object.
     async fn read(
         &self,
@@ -198,7 +216,7 @@ impl ObjectBucket {
     }
 
     fn answer(&self, error: &object_store::Error, kind: RequestKind) -> ServerAnswer {
-        ServerAnswer::of(error, kind, &self.url.bucket, self.service)
+        ServerAnswer::of::<S>(error, kind, &self.url.name)
     }
 
     fn version(
@@ -206,7 +224,7 @@ impl ObjectBucket {
         e_tag: Option<String>,
         generation: Option<String>,
     ) -> Option<DocumentVersion> {
-        Some(DocumentVersion::opaque(match self.service.has_generations() {
+        Some(DocumentVersion::opaque(match S::HAS_GENERATIONS {
             false => e_tag?,
             true => format!("{} {}", generation?, e_tag?),
         }))

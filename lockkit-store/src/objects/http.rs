@@ -36,7 +36,7 @@ impl HttpConnector for OnceConnector {
 
 /// The headers of an answer, which the client crate hands on as an extension.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ResponseHeaders(BTreeMap<String, String>);
+pub struct ResponseHeaders(BTreeMap<String, String>);
 
 impl ResponseHeaders {
     /// By its name in lower case.

@@ -4,22 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::TokioClock;
+use lockkit_core::Claim;
 use lockkit_core::driver::{Acquire, Acquisition, Batch, BatchError, LockDriver, Patience};
-use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_store::testing::{Faults, TestStore};
-use lockkit_store::{ReadOutcome, Store, StoreDriver, StoreFacts, StoreOptions};
+use lockkit_store::{ReadOutcome, Store, StoreDriver, StoreFacts};
 use tokio::time::{Instant, sleep};
 
-const TTL: Duration = Duration::from_secs(6);
+use crate::claims::{TTL, claim, connect, options};
+
 /// How long a request takes one way at most; both ways, it is 80 ms on average.
 const LATENCY: Duration = Duration::from_millis(80);
-
-fn claim(name: &str) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
-    let me = Arc::new(ClientIdentity::of_this_process());
-    Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me))
-}
 
 fn store() -> TestStore {
     let mut facts = StoreFacts::of("slow");
@@ -28,8 +22,7 @@ fn store() -> TestStore {
 }
 
 async fn driver(store: &TestStore, seed: u64) -> StoreDriver {
-    let options = StoreOptions::default().clock(TokioClock::shared()).seed(seed);
-    StoreDriver::connect(Arc::new(store.clone()), options).await.expect("the store works")
+    connect(store.clone(), options().seed(seed)).await
 }
 
 struct Contended {

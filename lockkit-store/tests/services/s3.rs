@@ -1,24 +1,18 @@
 //! A bucket as a store: what each answer of the server means, how many requests operations take, what is
 //! refused, and that locks hold when answers are lost. The server is the lab's, in a process of its own.
 
-mod buckets;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buckets::{TTL, counting, stored, text};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
-use lockkit_core::{
-    Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
-};
 use lockkit_lab::s3::{S3Faults, S3Server};
 use lockkit_store::object_store::aws::S3ConditionalPut;
-use lockkit_store::{
-    DocumentVersion, PutOutcome, S3Store, Store, StoreDriver, StoreError, StoreOptions, probe,
-};
-use tokio::time::{sleep, timeout};
+use lockkit_store::{DocumentVersion, PutOutcome, S3Store, Store, StoreDriver, StoreOptions};
+use tokio::time::sleep;
+
+use crate::contract::{self, TTL, attempt, claim, counting, take};
 
 fn server() -> S3Server {
     S3Server::start().expect("it listens")
@@ -40,35 +34,26 @@ fn store(server: &S3Server) -> S3Store {
 #[tokio::test]
 async fn writes_are_conditional_and_reads_show_them() {
     let server = server();
-    buckets::writes_are_conditional(&store(&server)).await;
+    contract::writes_are_conditional(&store(&server)).await;
     assert_eq!(server.objects().expect("it answers").len(), 0);
 }
 
 #[tokio::test]
 async fn listings_are_in_order_and_over_all_pages() {
     let server = server();
-    buckets::listings_are_in_order(&store(&server)).await;
+    contract::listings_are_in_order(&store(&server)).await;
 }
 
 #[tokio::test]
 async fn the_probe_passes_a_right_server_and_convicts_those_that_ignore_conditions() {
     let server = server();
-    buckets::the_probe_passes((0..10).map(|_| Arc::new(store(&server)) as _).collect()).await;
-    for (bucket, check) in [
-        ("lenient", "create of a key that exists: it succeeded"),
-        ("inverted", "create of a new key: is refused"),
-    ] {
-        let wrong = Arc::new(store_of(&server, bucket, "test"));
-        let refused = probe(wrong.clone()).await.expect_err("it is wrong");
-        assert!(!refused.is_retryable() && refused.to_string().contains(check), "{refused}");
-        let driver = StoreDriver::connect(wrong, StoreOptions::default()).await;
-        assert!(driver.expect_err("it is wrong").to_string().contains(check));
-    }
+    contract::the_probe_passes((0..10).map(|_| Arc::new(store(&server)) as _).collect()).await;
+    contract::the_probe_convicts(|bucket| Arc::new(store_of(&server, bucket, "test"))).await;
 }
 
 /// The permanent error of a connection.
 async fn refusal(server: &S3Server, bucket: &str, key: &str) -> String {
-    buckets::refusal(Arc::new(store_of(server, bucket, key))).await
+    contract::refusal(Arc::new(store_of(server, bucket, key))).await
 }
 
 #[tokio::test]
@@ -93,35 +78,21 @@ async fn a_bucket_that_is_deleted_is_no_conflict() {
     let server = server();
     let store = store_of(&server, "nowhere", "test");
     let version = DocumentVersion::opaque("\"0\"");
-    buckets::a_missing_bucket_is_no_conflict(&store, &version).await;
+    contract::a_missing_bucket_is_no_conflict(&store, &version).await;
 }
 
 #[tokio::test]
 async fn what_is_no_answer_of_the_store_is_unknown_and_a_409_is_a_conflict() {
     let server = server();
-    let store = store(&server);
-    let version = stored(&store, "l/1", "one").await;
-    let faults = |faults: S3Faults| server.set_faults(&faults).expect("it answers");
-    for (key, expected) in [("l/2", None), ("l/1", Some(&version))] {
-        let before = text(&store, key).await;
-        faults(S3Faults { slow_down: 1.0, ..S3Faults::default() });
-        let put = store.put_if(key, b"slow down", expected).await;
-        assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
-        faults(S3Faults { conflicts: 1.0, ..S3Faults::default() });
-        let put = store.put_if(key, b"409", expected).await;
-        assert!(matches!(put, PutOutcome::Conflict(_)), "{put:?}");
-        faults(S3Faults::default());
-        assert_eq!(text(&store, key).await, before);
-    }
-    for (key, lost, failed) in [("l/3", 1.0, 0.0), ("l/4", 0.0, 1.0)] {
-        faults(S3Faults { lost, failed, ..S3Faults::default() });
-        let put = store.put_if(key, b"carried out", None).await;
-        assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
-        let read = store.get(key, None).await;
-        assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
-        faults(S3Faults::default());
-        assert_eq!(text(&store, key).await.as_deref(), Some("carried out"));
-    }
+    let refusals: [(_, fn(&PutOutcome) -> bool); 2] = [
+        (S3Faults { slow_down: 1.0, ..S3Faults::default() }, |it| {
+            matches!(it, PutOutcome::Unknown(_))
+        }),
+        (S3Faults { conflicts: 1.0, ..S3Faults::default() }, |it| {
+            matches!(it, PutOutcome::Conflict(_))
+        }),
+    ];
+    contract::writes_meet_faults(&server, &store(&server), &refusals).await;
 }
 
 /// A store at this address, with settings as an environment may have them.
@@ -140,7 +111,7 @@ fn store_at(address: SocketAddr) -> S3Store {
 #[tokio::test]
 async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
     let version = DocumentVersion::opaque("\"0\"");
-    buckets::a_put_is_one_request(|address| Arc::new(store_at(address)), &version, &[]).await;
+    contract::a_put_is_one_request(|address| Arc::new(store_at(address)), &version, &[]).await;
     let conflict = "HTTP/1.1 409 Conflict\r\ncontent-length: 0\r\n\r\n";
     let (address, requests) = counting(conflict).await;
     let put = store_at(address).put_if("l/1", b"END", Some(&version)).await;
@@ -150,7 +121,7 @@ async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_retryable_error() {
-    buckets::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_at(address))).await;
+    contract::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_at(address))).await;
 }
 
 #[tokio::test]
@@ -164,8 +135,8 @@ async fn a_bucket_that_keeps_old_versions_is_a_finding() {
     assert!(finding.advice.contains("expires noncurrent versions"), "{finding:?}");
 }
 
-#[test]
-fn urls_that_cannot_work_are_refused_before_any_request() {
+#[tokio::test]
+async fn urls_that_cannot_work_are_refused_before_any_request() {
     let urls = [
         ("s3://", "s3://BUCKET/PREFIX"),
         ("s3:bucket", "s3://BUCKET/PREFIX"),
@@ -177,22 +148,11 @@ fn urls_that_cannot_work_are_refused_before_any_request() {
         ("s3://bucket?region=x&retries=3", "retries is no option of an S3 bucket"),
         ("s3://bucket?region=x&pace=soon", "soon"),
     ];
-    buckets::refused_before_any_request(S3Store::open, &urls);
+    contract::refused_before_any_request(async |url| S3Store::open(url), &urls).await;
 }
 
 async fn driver(server: &S3Server) -> StoreDriver {
-    let options = StoreOptions::default().skip_probe();
-    StoreDriver::connect(Arc::new(store(server)), options).await.expect("it works")
-}
-
-fn claim(name: &str) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
-    let me = Arc::new(ClientIdentity::of_this_process());
-    Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me))
-}
-
-async fn take(driver: &StoreDriver, claim: &Arc<Claim>, patience: Patience) -> Acquisition {
-    driver.acquire(claim, patience).await.expect("it works").result
+    contract::driver(Arc::new(store(server))).await
 }
 
 /// The requests since the last time, as their actions.
@@ -205,34 +165,34 @@ fn actions(server: &S3Server) -> Vec<String> {
 async fn operations_take_the_requests_that_the_page_says() {
     let server = server();
     let driver = driver(&server).await;
-    let (first, second) = (claim("a"), claim("b"));
+    let first = claim("a", TTL);
     actions(&server);
-    assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+    take(&driver, &first).await;
     // The session's creation, a read of the shard that is not known yet, and the swap.
     assert_eq!(actions(&server), ["PutObject", "GetObject", "PutObject"], "the first acquire");
     driver.release(&first).await.expect("it works");
     assert_eq!(actions(&server), ["PutObject"], "a release");
-    assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+    take(&driver, &first).await;
     assert_eq!(actions(&server), ["PutObject"], "an acquire");
     sleep(TTL / 5).await;
     driver.release(&first).await.expect("it works");
     actions(&server);
-    assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+    take(&driver, &first).await;
     assert_eq!(actions(&server), ["PutObject", "PutObject"], "an acquire, with a beat before it");
     let renewed = driver.renew_single(&first).await.expect("it works");
     assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
     assert_eq!(actions(&server), ["PutObject", "GetObject"], "a renewal");
-    let _ = second;
 }
 
 #[tokio::test]
 async fn a_process_that_waits_reads_its_shard_once_a_second_however_many_wait() {
     let server = server();
     let (holder, waiting) = (driver(&server).await, driver(&server).await);
-    assert!(matches!(take(&holder, &claim("a"), Patience::Try).await, Acquisition::Granted(_)));
-    let waiters: Vec<_> = (0..5).map(|_| claim("a")).collect();
+    take(&holder, &claim("a", TTL)).await;
+    let waiters: Vec<_> = (0..5).map(|_| claim("a", TTL)).collect();
     for waiter in &waiters {
-        assert!(matches!(take(&waiting, waiter, Patience::Wait).await, Acquisition::Queued { .. }));
+        let queued = attempt(&waiting, waiter, Patience::Wait).await;
+        assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
     }
     let granted = waiters.iter().map(|waiter| waiting.granted(waiter));
     let watching = async {
@@ -255,13 +215,10 @@ async fn a_process_that_waits_reads_its_shard_once_a_second_however_many_wait() 
 #[tokio::test]
 async fn a_hold_whose_credentials_expire_ends_in_time_with_the_reason() {
     let server = server();
-    let settings = Settings::default().ttl(TTL);
-    let locks = LockManager::with(Arc::new(driver(&server).await), settings).expect("valid");
-    let guard = locks.mutex("a").lock().await.expect("it is free");
-    server.set_faults(&S3Faults { expired: true, ..S3Faults::default() }).expect("it answers");
-    let reason = timeout(TTL, guard.lost()).await.expect("it ends with its lease");
-    assert!(reason.to_string().contains("credentials have expired"), "{reason}");
-    server.set_faults(&S3Faults::default()).expect("it answers");
+    let expired = S3Faults { expired: true, ..S3Faults::default() };
+    let expire = async || server.set_faults(&expired).expect("it answers");
+    let says = "credentials have expired";
+    contract::a_hold_ends_in_time(Arc::new(store(&server)), expire, says).await;
 }
 
 #[tokio::test]
@@ -276,5 +233,5 @@ async fn locks_hold_while_answers_are_lost_and_requests_refused() {
         ..S3Faults::default()
     };
     let disturb = || server.set_faults(&mixed).expect("it answers");
-    buckets::take_turns((0..3).map(|_| Arc::new(store(&server)) as _).collect(), disturb).await;
+    contract::take_turns((0..3).map(|_| Arc::new(store(&server)) as _).collect(), disturb).await;
 }

@@ -1,4 +1,4 @@
-//! The grammar of the URLs of buckets: `SCHEME://BUCKET/PREFIX?…`.
+//! The grammar of the URLs of buckets and tables: `SCHEME://NAME/PREFIX?…`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,48 +12,48 @@ use crate::options::StoreOptions;
 const LONGEST_PREFIX: usize = 800;
 
 /// What is particular in the URLs of a service.
-#[derive(Debug)]
-pub(crate) struct UrlForm {
-    pub(crate) scheme: &'static str,
-    /// What such a bucket is called, in a sentence.
-    pub(crate) what: &'static str,
+pub struct UrlForm {
+    pub scheme: &'static str,
+    /// What such a bucket or table is called, in a sentence.
+    pub what: &'static str,
     /// What a URL looks like, in a sentence.
-    pub(crate) form: &'static str,
+    pub form: &'static str,
     /// Where credentials go, since a URL has no place for them.
-    pub(crate) login: &'static str,
-    /// Which characters names of buckets have, beyond letters and digits.
-    pub(crate) signs: &'static str,
+    pub login: &'static str,
+    /// Which characters names have, beyond letters and digits.
+    pub signs: &'static str,
     /// Its options, beyond `endpoint` and those of all stores.
-    pub(crate) options: &'static [&'static str],
+    pub options: &'static [&'static str],
 }
 
-/// A bucket, and where it is.
+/// A bucket or table, and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct BucketUrl {
-    pub(crate) bucket: String,
+pub struct ServiceUrl {
+    /// Of the bucket or table.
+    pub name: String,
     /// What stands before all keys, without a slash at its ends; empty for none.
-    pub(crate) prefix: String,
+    pub prefix: String,
     /// A server in the place of the service's own, without a slash at its end.
-    pub(crate) endpoint: Option<String>,
+    pub endpoint: Option<String>,
     /// The options that only this service has.
     own: BTreeMap<&'static str, String>,
-    pub(crate) store: StoreOptions,
+    pub store: StoreOptions,
 }
 
-impl BucketUrl {
+impl ServiceUrl {
     /// No I/O.
     pub(crate) fn parse(url: &str, form: &UrlForm) -> Result<Self> {
         let (place, options) = split_query(url);
         let place = place.strip_prefix(form.scheme).and_then(|rest| rest.strip_prefix("://"));
         let place = place.unwrap_or_default();
-        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
-        if bucket.contains('@') {
+        let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
+        if name.contains('@') {
             let message =
                 format!("the URL of {} has no place for credentials: {}", form.what, form.login);
             return Err(Error::Config(message));
         }
         let is_name = |c: char| c.is_ascii_alphanumeric() || form.signs.contains(c);
-        if bucket.is_empty() || !bucket.chars().all(is_name) {
+        if name.is_empty() || !name.chars().all(is_name) {
             return Err(Error::config(form.form));
         }
         let prefix = prefix.trim_end_matches('/');
@@ -68,16 +68,16 @@ impl BucketUrl {
             return Err(Error::Config(message));
         }
         let mut parsed = Self {
-            bucket: bucket.to_owned(),
+            name: name.to_owned(),
             prefix: prefix.to_owned(),
             endpoint: None,
             own: BTreeMap::new(),
             store: StoreOptions::default(),
         };
         for option in options {
-            let own = form.options.iter().find(|name| **name == option.name);
-            if let Some(name) = own {
-                parsed.own.insert(name, option.decoded()?.into_owned());
+            let own = form.options.iter().find(|own| **own == option.name);
+            if let Some(own) = own {
+                parsed.own.insert(own, option.decoded()?.into_owned());
             } else if option.name == "endpoint" {
                 parsed.endpoint = Some(endpoint(&option.decoded()?)?);
             } else if !parsed.store.take(&option)? {

@@ -10,9 +10,7 @@ use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::Finding;
-use lockkit_core::{
-    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
-};
+use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{
     DocumentVersion, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError, StoreFacts,
@@ -20,36 +18,7 @@ use lockkit_store::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-const TTL: Duration = Duration::from_secs(6);
-
-fn options() -> StoreOptions {
-    StoreOptions::default().clock(TokioClock::shared())
-}
-
-async fn connect(store: impl Store, options: StoreOptions) -> StoreDriver {
-    StoreDriver::connect(Arc::new(store), options).await.expect("the store works")
-}
-
-async fn driver(store: &TestStore) -> StoreDriver {
-    connect(store.clone(), options()).await
-}
-
-fn claim(name: &str) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
-    let me = Arc::new(ClientIdentity::of_this_process());
-    Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me))
-}
-
-async fn attempt(driver: &StoreDriver, claim: &Arc<Claim>, patience: Patience) -> Acquisition {
-    driver.acquire(claim, patience).await.expect("the store works").result
-}
-
-async fn take(driver: &StoreDriver, claim: &Arc<Claim>) -> u64 {
-    match attempt(driver, claim, Patience::Try).await {
-        Acquisition::Granted(grant) => grant.token.get(),
-        other => panic!("{other:?}"),
-    }
-}
+use crate::claims::{TTL, attempt, claim, connect, driver, options, take};
 
 /// Tries every 50 ms; says how long it took.
 async fn taken_after(driver: &StoreDriver, name: &str) -> Duration {

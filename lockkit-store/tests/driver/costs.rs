@@ -1,22 +1,19 @@
 //! How many requests locks cost over an hour: what `lockkit compare` multiplies by prices.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::TokioClock;
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::LockManager;
+use lockkit_store::StoreFacts;
 use lockkit_store::testing::{RequestCount, TestStore};
-use lockkit_store::{StoreDriver, StoreFacts, StoreOptions};
 use tokio::time::sleep;
+
+use crate::claims::driver;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// With lockkit's usual TTL of 30 s, on a store that is polled each second.
 async fn locks(store: &TestStore) -> LockManager {
-    let options = StoreOptions::default().clock(TokioClock::shared());
-    let driver = StoreDriver::connect(Arc::new(store.clone()), options).await;
-    let driver = Arc::new(driver.expect("the store works"));
-    LockManager::with(driver, Settings::default()).expect("these are valid")
+    LockManager::new(driver(store).await)
 }
 
 fn store() -> TestStore {

@@ -2,79 +2,38 @@
 //! locks hold when answers are lost. The server is DynamoDB Local; where it cannot say something (a global
 //! table, throttling, expired credentials), a server before it says it in its place.
 
-#[path = "dynamodb/front.rs"]
 mod front;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, future};
-use front::{Fate, Front, answer, refusal};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
-use lockkit_core::{
-    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
-};
 use lockkit_lab::raw::dynamodb::ask;
 use lockkit_lab::{Kind, Shared, create_table};
-use lockkit_store::{
-    DocumentVersion, DynamoStore, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError,
-    StoreOptions, probe,
-};
+use lockkit_store::{DocumentVersion, DynamoStore, PutOutcome, Store, StoreError, probe};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+
+use self::front::{Fate, Front, answer, refusal};
+use crate::contract::{self, TTL, claim, driver, stored, take, text};
+use crate::stores;
 
 fn url(addr: SocketAddr, table: &str) -> String {
     format!("dynamodb://{table}?region=us-east-1&endpoint=http://{addr}")
 }
 
-async fn open(addr: SocketAddr, table: &str) -> DynamoStore {
-    let url = url(addr, table);
-    let store = DynamoStore::open_with(&url, |config| {
-        config.credentials_provider(Credentials::from_keys("test", "secret", None))
-    });
-    store.await.expect("the URL is valid")
+async fn open(addr: SocketAddr, table: &str) -> Arc<dyn Store> {
+    stores::open(&url(addr, table)).await.expect("the URL is valid")
 }
-
-async fn stored(store: &DynamoStore, key: &str, text: &str) -> DocumentVersion {
-    match store.put_if(key, text.as_bytes(), None).await {
-        PutOutcome::Stored(version) => version,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn text(store: &DynamoStore, key: &str) -> Option<String> {
-    match store.get(key, None).await.expect("it works") {
-        ReadOutcome::Document(document) => Some(String::from_utf8(document.bytes).expect("UTF-8")),
-        ReadOutcome::Absent => None,
-        ReadOutcome::Same => panic!("it was not asked for"),
-    }
-}
-
-/// The permanent error of a connection.
-async fn refused(store: DynamoStore) -> String {
-    let connected = StoreDriver::connect(Arc::new(store), StoreOptions::default()).await;
-    let error = connected.expect_err("it is refused");
-    assert!(!error.is_retryable(), "{error}");
-    error.to_string()
-}
-
-fn claim(name: &str, ttl: Duration) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
-    let me = Arc::new(ClientIdentity::of_this_process());
-    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, me))
-}
-
-const TTL: Duration = Duration::from_secs(6);
 
 mod on_dynamodb {
     use super::*;
 
     /// A table of its own on the server that tests share.
-    async fn table(name: &str) -> (DynamoStore, SocketAddr) {
+    async fn table(name: &str) -> (Arc<dyn Store>, SocketAddr) {
         let server = Shared::server(Kind::DynamoDb).await.expect("it starts");
         let created = create_table(server.addr(), name).await;
         created.expect("each test has a name of its own");
@@ -82,7 +41,7 @@ mod on_dynamodb {
     }
 
     /// The same behind a server that loses answers on demand.
-    async fn fronted(name: &str) -> (DynamoStore, Front) {
+    async fn fronted(name: &str) -> (Arc<dyn Store>, Front) {
         let (_, addr) = table(name).await;
         let front = Front::start(Some(addr)).await;
         (open(front.addr(), name).await, front)
@@ -91,33 +50,21 @@ mod on_dynamodb {
     #[tokio::test]
     async fn writes_are_conditional_and_a_refusal_brings_the_document() {
         let (store, _) = table("contract").await;
-        assert_eq!(text(&store, "l/1").await, None);
-        let first = stored(&store, "l/1", "one").await;
-        let bytes_of = |put: PutOutcome| match put {
+        contract::writes_are_conditional(&*store).await;
+        let first = stored(&*store, "l/1", "one").await;
+        let found = async |key: &str, expected: Option<&DocumentVersion>| match store
+            .put_if(key, b"two", expected)
+            .await
+        {
             PutOutcome::Conflict(document) => document.map(|document| document.bytes),
             other => panic!("{other:?}"),
         };
-        let again = store.put_if("l/1", b"two", None).await;
-        assert_eq!(bytes_of(again).as_deref(), Some(&b"one"[..]));
-        let PutOutcome::Stored(second) = store.put_if("l/1", b"three", Some(&first)).await else {
-            panic!("the version is right");
-        };
-        assert_ne!(first, second);
-        let stale = store.put_if("l/1", b"four", Some(&first)).await;
-        assert_eq!(bytes_of(stale).as_deref(), Some(&b"three"[..]));
-        let missing = store.put_if("l/2", b"five", Some(&first)).await;
-        assert_eq!(bytes_of(missing), None);
-        assert_eq!(text(&store, "l/1").await.as_deref(), Some("three"));
-        assert_eq!(text(&store, "l/2").await, None);
-        let same = store.get("l/1", Some(&second)).await.expect("it works");
-        assert!(matches!(same, ReadOutcome::Same), "{same:?}");
-        let other = store.get("l/1", Some(&first)).await.expect("it works");
-        assert!(matches!(other, ReadOutcome::Document(_)), "{other:?}");
+        assert_eq!(found("l/1", None).await.as_deref(), Some(&b"one"[..]));
+        assert_eq!(found("l/2", Some(&first)).await, None);
         store.remove("l/1").await.expect("it works");
-        store.remove("l/1").await.expect("nothing is there");
-        assert_eq!(text(&store, "l/1").await, None);
-        let third = stored(&store, "l/1", "one").await;
-        assert_ne!(first, third, "the same contents have a version of their own");
+        let second = stored(&*store, "l/1", "one").await;
+        assert_ne!(first, second, "the same contents have a version of their own");
+        assert_eq!(found("l/1", Some(&first)).await.as_deref(), Some(&b"one"[..]));
     }
 
     #[tokio::test]
@@ -125,7 +72,7 @@ mod on_dynamodb {
         let (store, _) = table("listings").await;
         for key in ["s/c1", "s/a", "r/x/y", "s/3", "r/x-1", "s/a-b", "l/7", "l/12", "meta", "s/c0"]
         {
-            stored(&store, key, "{}").await;
+            stored(&*store, key, "{}").await;
         }
         let list = async |prefix: &'static str, after: Option<&'static str>, limit: usize| {
             store.list(prefix, after, limit).await.expect("it works")
@@ -140,7 +87,7 @@ mod on_dynamodb {
         // More than a page, which has 1 MB.
         let long = "x".repeat(300_000);
         for n in 0..5 {
-            stored(&store, &format!("p/1{n}"), &long).await;
+            stored(&*store, &format!("p/1{n}"), &long).await;
         }
         assert_eq!(list("p/", None, 10).await, ["p/10", "p/11", "p/12", "p/13", "p/14"]);
     }
@@ -151,7 +98,7 @@ mod on_dynamodb {
         let (store, _) = table("probed").await;
         let rounds = std::env::var("LOCKKIT_PROBES").ok().and_then(|n| n.parse().ok());
         for _ in 0..rounds.unwrap_or(20) {
-            probe(Arc::new(store.clone())).await.expect("it compares and swaps");
+            probe(store.clone()).await.expect("it compares and swaps");
         }
         assert_eq!(store.list("p/", None, 10).await.expect("it works"), Vec::<String>::new());
     }
@@ -159,9 +106,9 @@ mod on_dynamodb {
     #[tokio::test]
     async fn a_lost_answer_is_unknown_and_what_is_throttled_was_not_carried_out() {
         let (store, front) = fronted("lost").await;
-        let version = stored(&store, "l/1", "one").await;
+        let version = stored(&*store, "l/1", "one").await;
         for (key, expected) in [("l/2", None), ("l/1", Some(&version))] {
-            let before = text(&store, key).await;
+            let before = text(&*store, key).await;
             for code in [
                 "ProvisionedThroughputExceededException",
                 "ThrottlingException",
@@ -175,7 +122,7 @@ mod on_dynamodb {
                 assert!(matches!(read, Err(StoreError::Throttled { .. })), "{code}: {read:?}");
             }
             front.heal();
-            assert_eq!(text(&store, key).await, before);
+            assert_eq!(text(&*store, key).await, before);
         }
         let failed = refusal(500, "InternalServerError");
         for (key, fate) in [("l/3", Fate::Lost), ("l/4", Fate::CarriedOutBut(failed))] {
@@ -185,14 +132,14 @@ mod on_dynamodb {
             let read = store.get(key, None).await;
             assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
             front.heal();
-            assert_eq!(text(&store, key).await.as_deref(), Some("carried out"));
+            assert_eq!(text(&*store, key).await.as_deref(), Some("carried out"));
         }
     }
 
     #[tokio::test]
     async fn tables_that_lose_locks_are_refused_with_what_to_do() {
         let (_, addr) = table("ordinary").await;
-        let missing = refused(open(addr, "nowhere").await).await;
+        let missing = contract::refusal(open(addr, "nowhere").await).await;
         assert!(
             missing.contains("there is no table nowhere") && missing.contains("lockkit schema")
         );
@@ -213,7 +160,7 @@ mod on_dynamodb {
                 "AttributeDefinitions": attributes, "KeySchema": schema,
             });
             ask(addr, "CreateTable", &create).await.expect("it is created");
-            let refused = refused(open(addr, name).await).await;
+            let refused = contract::refusal(open(addr, name).await).await;
             assert!(refused.contains("has other keys than lockkit's"), "{refused}");
         }
         let (store, addr) = table("forgetful").await;
@@ -222,7 +169,7 @@ mod on_dynamodb {
             "TimeToLiveSpecification": { "Enabled": true, "AttributeName": "ends" },
         });
         ask(addr, "UpdateTimeToLive", &enable).await.expect("it is enabled");
-        let refused = refused(store).await;
+        let refused = contract::refusal(store).await;
         assert!(refused.contains("Enabled=false,AttributeName=ends"), "{refused}");
     }
 
@@ -253,18 +200,9 @@ mod on_dynamodb {
                 true => Fate::Answered(Some(refusal(400, "AccessDeniedException"))),
                 false => Fate::Passes,
             });
-            let missing = refused(store).await;
+            let missing = contract::refusal(store).await;
             assert!(missing.contains(&format!("dynamodb:{action} on the table")), "{missing}");
         }
-    }
-
-    async fn driver(store: DynamoStore) -> StoreDriver {
-        let options = StoreOptions::default().skip_probe();
-        StoreDriver::connect(Arc::new(store), options).await.expect("it works")
-    }
-
-    async fn take(driver: &StoreDriver, claim: &Arc<Claim>, patience: Patience) -> Acquisition {
-        driver.acquire(claim, patience).await.expect("it works").result
     }
 
     #[tokio::test]
@@ -273,17 +211,17 @@ mod on_dynamodb {
         let driver = driver(store).await;
         let first = claim("a", TTL);
         front.take_actions();
-        assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+        take(&driver, &first).await;
         // The session's creation, a read of the shard that is not known yet, and the swap.
         assert_eq!(front.take_actions(), ["PutItem", "GetItem", "PutItem"], "the first acquire");
         driver.release(&first).await.expect("it works");
         assert_eq!(front.take_actions(), ["PutItem"], "a release");
-        assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+        take(&driver, &first).await;
         assert_eq!(front.take_actions(), ["PutItem"], "an acquire");
         sleep(TTL / 5).await;
         driver.release(&first).await.expect("it works");
         front.take_actions();
-        assert!(matches!(take(&driver, &first, Patience::Try).await, Acquisition::Granted(_)));
+        take(&driver, &first).await;
         assert_eq!(front.take_actions(), ["PutItem", "PutItem"], "an acquire after a beat");
         let renewed = driver.renew_single(&first).await.expect("it works");
         assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
@@ -296,7 +234,7 @@ mod on_dynamodb {
         let (holder, waiting) = (driver(store.clone()).await, driver(store).await);
         let ttl = Duration::from_secs(60);
         let held = claim("a", ttl);
-        assert!(matches!(take(&holder, &held, Patience::Try).await, Acquisition::Granted(_)));
+        take(&holder, &held).await;
         let waiters: Vec<_> = (0..1_000).map(|_| claim("a", ttl)).collect();
         let all = waiters.iter().map(|waiter| waiting.acquire(waiter, Patience::Wait));
         let mut queued = Vec::new();
@@ -335,61 +273,27 @@ mod on_dynamodb {
     #[tokio::test]
     async fn a_hold_whose_credentials_expire_ends_in_time_with_the_reason() {
         let (store, front) = fronted("expiring").await;
-        let settings = Settings::default().ttl(TTL);
-        let locks = LockManager::with(Arc::new(driver(store).await), settings).expect("valid");
-        let guard = locks.mutex("a").lock().await.expect("it is free");
-        front.decide(|_| Fate::Answered(Some(refusal(400, "ExpiredTokenException"))));
-        let reason = timeout(TTL, guard.lost()).await.expect("it ends with its lease");
-        assert!(reason.to_string().contains("credentials have expired"), "{reason}");
-        front.heal();
+        let expired = |_: &str| Fate::Answered(Some(refusal(400, "ExpiredTokenException")));
+        let expire = async || front.decide(expired);
+        contract::a_hold_ends_in_time(store, expire, "credentials have expired").await;
     }
 
-    /// Clients take a lock again and again; it is never held twice, and tokens grow.
     #[tokio::test]
     async fn locks_hold_while_answers_are_lost_and_requests_refused() {
         let (store, front) = fronted("turns").await;
-        let (is_held, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut tasks = Vec::new();
-        for _ in 0..3 {
-            let options = StoreOptions::default()
-                .skip_probe()
-                .pace(Duration::from_millis(50))
-                .min_ttl(Duration::from_millis(500));
-            let connected = StoreDriver::connect(Arc::new(store.clone()), options).await;
-            let driver = Arc::new(connected.expect("nothing is disturbed yet"));
-            let (is_held, last) = (is_held.clone(), last.clone());
-            tasks.push(async move {
-                let locks = LockManager::with(driver, Settings::default().ttl(TTL)).expect("valid");
-                for _ in 0..8 {
-                    let guard = loop {
-                        match locks.mutex("turns").lock().await {
-                            Ok(guard) => break guard,
-                            Err(error) => assert!(error.is_retryable(), "{error}"),
-                        }
-                    };
-                    assert!(!is_held.swap(true, Ordering::SeqCst), "two hold at once");
-                    let token = guard.token().expect("it is held").get();
-                    let before = last.swap(token as usize, Ordering::SeqCst);
-                    assert!(token as usize > before, "{token} after {before}");
-                    sleep(Duration::from_millis(2)).await;
-                    is_held.store(false, Ordering::SeqCst);
-                    let _ = guard.release().await;
-                }
-                locks.shutdown().await;
-            });
-        }
         let mut number = 0;
-        front.decide(move |_| {
-            number += 1;
-            match number % 20 {
-                3 | 11 => Fate::Lost,
-                7 => Fate::CarriedOutBut(refusal(500, "InternalServerError")),
-                15 => Fate::Answered(Some(refusal(400, "ThrottlingException"))),
-                _ => Fate::Passes,
-            }
-        });
-        let all = futures_util::future::join_all(tasks);
-        timeout(Duration::from_secs(60), all).await.expect("it goes on");
+        let disturb = || {
+            front.decide(move |_| {
+                number += 1;
+                match number % 20 {
+                    3 | 11 => Fate::Lost,
+                    7 => Fate::CarriedOutBut(refusal(500, "InternalServerError")),
+                    15 => Fate::Answered(Some(refusal(400, "ThrottlingException"))),
+                    _ => Fate::Passes,
+                }
+            });
+        };
+        contract::take_turns(vec![store; 3], disturb).await;
     }
 }
 
@@ -571,7 +475,7 @@ fn the_schema_has_a_command_a_template_and_the_least_rights() {
 
 #[tokio::test]
 async fn urls_that_cannot_work_are_refused_before_any_request() {
-    for (url, says) in [
+    let urls = [
         ("dynamodb://", "dynamodb://TABLE"),
         ("dynamodb:table", "dynamodb://TABLE"),
         ("dynamodb://ab?region=x", "3 to 255"),
@@ -582,10 +486,6 @@ async fn urls_that_cannot_work_are_refused_before_any_request() {
         ("dynamodb://table?endpoint=127.0.0.1:8000", "endpoint= begins with https://"),
         ("dynamodb://table?region=x&retries=3", "retries is no option of a table"),
         ("dynamodb://table?region=x&pace=soon", "soon"),
-    ] {
-        let refused = DynamoStore::open(url).await.expect_err("it cannot work");
-        assert!(matches!(refused, Error::Config(_)), "{url}: {refused}");
-        let shown = refused.to_string();
-        assert!(shown.contains(says) && !shown.contains("secret"), "{url}: {shown}");
-    }
+    ];
+    contract::refused_before_any_request(DynamoStore::open, &urls).await;
 }

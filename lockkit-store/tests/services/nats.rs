@@ -8,10 +8,10 @@ use lockkit_core::Error;
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::raw::nats::ask;
 use lockkit_lab::{Kind, Proxy, Server, Shared, TestCertificates};
-use lockkit_store::{
-    DocumentVersion, NatsStore, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError,
-};
+use lockkit_store::{DocumentVersion, NatsStore, PutOutcome, Store, StoreDriver, StoreError};
 use serde_json::json;
+
+use crate::contract::{self, stored, text};
 
 /// A store in a bucket of its own, on the server that tests share.
 async fn store(bucket: &str) -> (NatsStore, Shared) {
@@ -25,29 +25,9 @@ fn url(server: &Shared, bucket: &str) -> String {
     format!("nats://{}/{bucket}", server.addr())
 }
 
-async fn stored(
-    store: &NatsStore,
-    key: &str,
-    text: &str,
-    at: Option<&DocumentVersion>,
-) -> DocumentVersion {
-    match store.put_if(key, text.as_bytes(), at).await {
-        PutOutcome::Stored(version) => version,
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
 async fn is_conflict(store: &NatsStore, key: &str, at: Option<&DocumentVersion>) {
     let put = store.put_if(key, b"never", at).await;
     assert!(matches!(put, PutOutcome::Conflict(_)), "{put:?}");
-}
-
-async fn read(store: &NatsStore, key: &str) -> Option<(String, DocumentVersion)> {
-    match store.get(key, None).await.unwrap() {
-        ReadOutcome::Document(it) => Some((String::from_utf8(it.bytes).unwrap(), it.version)),
-        ReadOutcome::Absent => None,
-        ReadOutcome::Same => panic!("nothing was named"),
-    }
 }
 
 async fn permanent(url: &str) -> String {
@@ -62,27 +42,17 @@ mod on_nats {
     #[tokio::test]
     async fn documents_are_created_swapped_and_created_again_after_a_purge() {
         let (store, _server) = store("contract").await;
-        assert_eq!(read(&store, "s/a").await, None);
-        is_conflict(&store, "s/a", Some(&DocumentVersion::ordered(7))).await;
-        let first = stored(&store, "s/a", "one", None).await;
-        is_conflict(&store, "s/a", None).await;
-        let same = store.get("s/a", Some(&first)).await.unwrap();
-        assert!(matches!(same, ReadOutcome::Same), "{same:?}");
-        let second = stored(&store, "s/a", "two", Some(&first)).await;
-        is_conflict(&store, "s/a", Some(&first)).await;
-        assert_eq!(read(&store, "s/a").await, Some(("two".into(), second.clone())));
+        contract::writes_are_conditional(&store).await;
+        let first = stored(&store, "s/a", "one").await;
         store.remove("s/a").await.unwrap();
-        store.remove("s/a").await.unwrap();
-        assert_eq!(read(&store, "s/a").await, None);
-        is_conflict(&store, "s/a", Some(&second)).await;
-        let third = stored(&store, "s/a", "three", None).await;
-        assert!(third.order() > second.order(), "{third:?} after {second:?}");
+        let second = stored(&store, "s/a", "two").await;
+        assert!(second.order() > first.order(), "{second:?} after {first:?}");
     }
 
     #[tokio::test]
     async fn of_many_racing_swaps_one_wins() {
         let (store, _server) = store("races").await;
-        let mut version = stored(&store, "l/1", "begin", None).await;
+        let mut version = stored(&store, "l/1", "begin").await;
         for _ in 0..20 {
             let racers = (0..6).map(|_| store.put_if("l/1", b"mine", Some(&version)));
             let outcomes = futures_util::future::join_all(racers).await;
@@ -103,7 +73,7 @@ mod on_nats {
     async fn keys_are_listed_in_order_and_in_pages() {
         let (store, _server) = store("listing").await;
         for key in ["s/c", "l/1", "s/a", "r/x/y", "r/x/z", "r/y/a", "s/b", "meta"] {
-            stored(&store, key, "it", None).await;
+            stored(&store, key, "it").await;
         }
         let list = |prefix, after, limit| store.list(prefix, after, limit);
         assert_eq!(list("s/", None, 9).await.unwrap(), ["s/a", "s/b", "s/c"]);
@@ -117,15 +87,15 @@ mod on_nats {
     #[tokio::test]
     async fn a_document_that_another_program_deleted_can_be_created_again() {
         let (store, server) = store("deleted").await;
-        let first = stored(&store, "l/1", "one", None).await;
+        let first = stored(&store, "l/1", "one").await;
         let client = async_nats::connect(format!("nats://{}", server.addr())).await.unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("KV-Operation", "DEL");
         let sent = client.request_with_headers("$KV.deleted.l.1", headers, "".into()).await;
         sent.unwrap();
-        assert_eq!(read(&store, "l/1").await, None);
+        assert_eq!(text(&store, "l/1").await, None);
         is_conflict(&store, "l/1", Some(&first)).await;
-        let again = stored(&store, "l/1", "two", None).await;
+        let again = stored(&store, "l/1", "two").await;
         assert!(again.order() > first.order());
     }
 
@@ -136,16 +106,16 @@ mod on_nats {
         let proxy = Proxy::start(server.addr(), Protocol::Unknown).await.unwrap();
         let through = format!("nats://{}/lost", proxy.addr());
         let store = NatsStore::connect(&through).await.unwrap();
-        let first = stored(&store, "l/1", "one", None).await;
-        let text = "two".repeat(3_000);
+        let first = stored(&store, "l/1", "one").await;
+        let long = "two".repeat(3_000);
         proxy.fault(Fault::Mute, When::Now);
         let before = proxy.counts().bytes_to_server;
-        let put = store.put_if("l/1", text.as_bytes(), Some(&first)).await;
+        let put = store.put_if("l/1", long.as_bytes(), Some(&first)).await;
         assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let sent = proxy.counts().bytes_to_server - before;
         assert!((9_000..18_000).contains(&sent), "{sent} bytes were sent");
-        assert_eq!(read(&direct, "l/1").await.unwrap().0, text);
+        assert_eq!(text(&direct, "l/1").await, Some(long));
     }
 
     #[tokio::test]

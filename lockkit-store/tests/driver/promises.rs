@@ -4,40 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::TokioClock;
 use lockkit_core::driver::{
     Acquisition, Batch, LockDriver, Patience, Released, Renewal, submit_each,
 };
-use lockkit_core::{
-    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
-};
+use lockkit_core::{Claim, Error, LockManager, Settings};
 use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{Store, StoreDriver, StoreFacts, StoreOptions};
 use tokio::time::{Instant, sleep, timeout};
 
-const TTL: Duration = Duration::from_secs(6);
-
-async fn driver(store: &TestStore) -> StoreDriver {
-    let options = StoreOptions::default().clock(TokioClock::shared());
-    StoreDriver::connect(Arc::new(store.clone()), options).await.expect("the store works")
-}
-
-fn claim(name: &str) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
-    let me = Arc::new(ClientIdentity::of_this_process());
-    Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me))
-}
-
-async fn attempt(driver: &StoreDriver, claim: &Arc<Claim>, patience: Patience) -> Acquisition {
-    driver.acquire(claim, patience).await.expect("the store works").result
-}
-
-async fn take(driver: &StoreDriver, claim: &Arc<Claim>) -> u64 {
-    match attempt(driver, claim, Patience::Try).await {
-        Acquisition::Granted(grant) => grant.token.get(),
-        other => panic!("{other:?}"),
-    }
-}
+use crate::claims::{TTL, attempt, claim, driver, take};
 
 /// Reads and swaps since the last time.
 struct Counted(TestStore, u64, u64);

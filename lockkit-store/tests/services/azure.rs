@@ -1,21 +1,20 @@
 //! A container of Azure as a store: what each answer means, how many requests operations take, what is refused,
 //! and that locks hold when connections are cut. The server is Azurite, the emulator.
 
-mod buckets;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buckets::{TTL, counting, stored, text};
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::LockManager;
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::raw::azure;
 use lockkit_lab::{Kind, Proxy, Shared};
 use lockkit_store::object_store::azure::MicrosoftAzureBuilder;
 use lockkit_store::{AzureStore, DocumentVersion, PutOutcome, Store, StoreDriver};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+
+use crate::contract::{self, counting, stored, text};
 
 /// A store in a container at this address.
 fn store_at(address: SocketAddr, container: &str) -> AzureStore {
@@ -49,7 +48,7 @@ async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
          <Error><Code>ServerBusy</Code><Message>later</Message></Error>",
     ];
     let open = |address| Arc::new(store_of(address)) as Arc<dyn Store>;
-    buckets::a_put_is_one_request(open, &version, &further).await;
+    contract::a_put_is_one_request(open, &version, &further).await;
     for conflict in [
         "HTTP/1.1 412 It fails\r\ncontent-length: 39\r\n\r\n<Error><Code>ConditionNotMet</Code></Error>",
         "HTTP/1.1 409 It exists\r\ncontent-length: 41\r\n\r\n<Error><Code>BlobAlreadyExists</Code></Error>",
@@ -63,11 +62,11 @@ async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_retryable_error() {
-    buckets::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_of(address))).await;
+    contract::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_of(address))).await;
 }
 
-#[test]
-fn urls_that_cannot_work_are_refused_before_any_request() {
+#[tokio::test]
+async fn urls_that_cannot_work_are_refused_before_any_request() {
     let urls = [
         ("az://", "az://CONTAINER/PREFIX"),
         ("az:container?account=a", "az://CONTAINER/PREFIX"),
@@ -79,7 +78,7 @@ fn urls_that_cannot_work_are_refused_before_any_request() {
         ("az://container?account=a&pace=soon", "soon"),
         ("az://container/locks", "Name it as account= in the URL"),
     ];
-    buckets::refused_before_any_request(AzureStore::open, &urls);
+    contract::refused_before_any_request(async |url| AzureStore::open(url), &urls).await;
 }
 
 #[test]
@@ -104,30 +103,30 @@ mod on_azurite {
     #[tokio::test]
     async fn writes_are_conditional_and_reads_show_them() {
         let (store, _) = container("contract").await;
-        buckets::writes_are_conditional(&store).await;
+        contract::writes_are_conditional(&store).await;
     }
 
     #[tokio::test]
     async fn listings_are_in_order_and_over_all_pages() {
         let (store, _) = container("listings").await;
-        buckets::listings_are_in_order(&store).await;
+        contract::listings_are_in_order(&store).await;
     }
 
     #[tokio::test]
     async fn the_probe_passes() {
         let (_, address) = container("probe").await;
         let stores = (0..10).map(|_| Arc::new(store_at(address, "probe")) as _);
-        buckets::the_probe_passes(stores.collect()).await;
+        contract::the_probe_passes(stores.collect()).await;
     }
 
     #[tokio::test]
     async fn what_will_not_work_is_a_permanent_error_that_says_what_to_do() {
         let (_, address) = container("refusals").await;
-        let missing = buckets::refusal(Arc::new(store_at(address, "nowhere"))).await;
+        let missing = contract::refusal(Arc::new(store_at(address, "nowhere"))).await;
         assert!(missing.contains("there is no container nowhere: create it"), "{missing}");
         let url = format!("az://refusals?{}", place(address));
         let wrong = AzureStore::open_with(&url, |client| client.with_access_key("c2VjcmV0"));
-        let wrong = buckets::refusal(Arc::new(wrong.expect("the URL is valid"))).await;
+        let wrong = contract::refusal(Arc::new(wrong.expect("the URL is valid"))).await;
         assert!(wrong.contains("failed to authenticate"), "{wrong}");
         assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
     }
@@ -138,7 +137,7 @@ mod on_azurite {
         let version = stored(&store, "l/1", "one").await;
         let deleted = azure::ask(address, "DELETE", "deleted?restype=container", &[]).await;
         assert_eq!(deleted.expect("it answers"), 202);
-        buckets::a_missing_bucket_is_no_conflict(&store, &version).await;
+        contract::a_missing_bucket_is_no_conflict(&store, &version).await;
     }
 
     #[tokio::test]
@@ -186,20 +185,17 @@ mod on_azurite {
                 }
             }));
         };
-        buckets::take_turns(stores, disturb).await;
+        contract::take_turns(stores, disturb).await;
     }
 
     #[tokio::test]
     async fn a_hold_in_a_container_that_is_deleted_ends_in_time_with_the_reason() {
         let (store, address) = container("holds").await;
-        let driver = StoreDriver::connect(Arc::new(store), buckets::quick()).await;
-        let settings = Settings::default().ttl(TTL);
-        let locks =
-            LockManager::with(Arc::new(driver.expect("it works")), settings).expect("valid");
-        let guard = locks.mutex("a").lock().await.expect("it is free");
-        azure::ask(address, "DELETE", "holds?restype=container", &[]).await.expect("it answers");
-        let reason = timeout(TTL, guard.lost()).await.expect("it ends with its lease");
-        assert!(reason.to_string().contains("there is no container holds"), "{reason}");
+        let delete = async || {
+            let deleted = azure::ask(address, "DELETE", "holds?restype=container", &[]).await;
+            deleted.expect("it answers");
+        };
+        contract::a_hold_ends_in_time(Arc::new(store), delete, "there is no container holds").await;
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! What tests of all buckets have in common: the contract of a store, a server that counts what it is sent, and
+//! What tests of the services have in common: the contract of a store, a server that counts what it is sent, and
 //! clients that take turns.
 
 use std::net::SocketAddr;
@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkit_core::{Error, LockManager, Settings};
+use lockkit_core::driver::{Acquisition, LockDriver, Patience};
+use lockkit_core::{
+    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+};
+use lockkit_lab::s3::{S3Faults, S3Server};
 use lockkit_store::{
     DocumentVersion, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError, StoreOptions, probe,
 };
@@ -14,7 +18,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
+use crate::stores::quick;
+
 pub(crate) const TTL: Duration = Duration::from_secs(6);
+
+pub(crate) fn claim(name: &str, ttl: Duration) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).expect("it is valid"));
+    let me = Arc::new(ClientIdentity::of_this_process());
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, me))
+}
+
+/// A driver at the store's own pace.
+pub(crate) async fn driver(store: Arc<dyn Store>) -> StoreDriver {
+    let options = StoreOptions::default().skip_probe();
+    StoreDriver::connect(store, options).await.expect("it works")
+}
+
+pub(crate) async fn attempt(
+    driver: &StoreDriver,
+    claim: &Arc<Claim>,
+    patience: Patience,
+) -> Acquisition {
+    driver.acquire(claim, patience).await.expect("it works").result
+}
+
+pub(crate) async fn take(driver: &StoreDriver, claim: &Arc<Claim>) {
+    let taken = attempt(driver, claim, Patience::Try).await;
+    assert!(matches!(taken, Acquisition::Granted(_)), "{taken:?}");
+}
 
 pub(crate) async fn stored(store: &dyn Store, key: &str, text: &str) -> DocumentVersion {
     match store.put_if(key, text.as_bytes(), None).await {
@@ -87,6 +118,64 @@ pub(crate) async fn the_probe_passes(stores: Vec<Arc<dyn Store>>) {
         passed.expect("it compares and swaps");
     }
     assert_eq!(looking.list("", None, 10).await.expect("it works"), Vec::<String>::new());
+}
+
+/// The probe convicts servers that ignore or invert conditions, the buckets `lenient` and `inverted`.
+pub(crate) async fn the_probe_convicts(open: impl Fn(&str) -> Arc<dyn Store>) {
+    for (bucket, check) in [
+        ("lenient", "create of a key that exists: it succeeded"),
+        ("inverted", "create of a new key: is refused"),
+    ] {
+        let refused = probe(open(bucket)).await.expect_err("it is wrong");
+        assert!(!refused.is_retryable() && refused.to_string().contains(check), "{refused}");
+        let driver = StoreDriver::connect(open(bucket), StoreOptions::default()).await;
+        assert!(driver.expect_err("it is wrong").to_string().contains(check));
+    }
+}
+
+/// Under each of these faults nothing is carried out, and the answer is the right one; what is carried out while
+/// its answer is lost is unknown.
+pub(crate) async fn writes_meet_faults(
+    server: &S3Server,
+    store: &dyn Store,
+    refusals: &[(S3Faults, fn(&PutOutcome) -> bool)],
+) {
+    let version = stored(store, "l/1", "one").await;
+    let set = |faults: &S3Faults| server.set_faults(faults).expect("it answers");
+    for (key, expected) in [("l/2", None), ("l/1", Some(&version))] {
+        let before = text(store, key).await;
+        for (faults, is_right) in refusals {
+            set(faults);
+            let put = store.put_if(key, b"refused", expected).await;
+            assert!(is_right(&put), "{faults:?}: {put:?}");
+        }
+        set(&S3Faults::default());
+        assert_eq!(text(store, key).await, before);
+    }
+    for (key, lost, failed) in [("l/3", 1.0, 0.0), ("l/4", 0.0, 1.0)] {
+        set(&S3Faults { lost, failed, ..S3Faults::default() });
+        let put = store.put_if(key, b"carried out", None).await;
+        assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
+        let read = store.get(key, None).await;
+        assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+        set(&S3Faults::default());
+        assert_eq!(text(store, key).await.as_deref(), Some("carried out"));
+    }
+}
+
+/// A hold ends with its lease, and says why, once its store refuses.
+pub(crate) async fn a_hold_ends_in_time(
+    store: Arc<dyn Store>,
+    refuse: impl AsyncFnOnce(),
+    says: &str,
+) {
+    let driver = StoreDriver::connect(store, quick()).await.expect("it works");
+    let settings = Settings::default().ttl(TTL);
+    let locks = LockManager::with(Arc::new(driver), settings).expect("valid");
+    let guard = locks.mutex("a").lock().await.expect("it is free");
+    refuse().await;
+    let reason = timeout(TTL, guard.lost()).await.expect("it ends with its lease");
+    assert!(reason.to_string().contains(says), "{reason}");
 }
 
 /// The permanent error of a connection.
@@ -200,25 +289,16 @@ pub(crate) async fn a_server_that_is_not_there_is_retryable(
 }
 
 /// URLs that cannot work, and what the errors say.
-pub(crate) fn refused_before_any_request<S: std::fmt::Debug>(
-    open: impl Fn(&str) -> Result<S, Error>,
+pub(crate) async fn refused_before_any_request<S: std::fmt::Debug>(
+    open: impl AsyncFn(&str) -> Result<S, Error>,
     urls: &[(&str, &str)],
 ) {
     for (url, says) in urls {
-        let refused = open(url).expect_err("it cannot work");
+        let refused = open(url).await.expect_err("it cannot work");
         assert!(matches!(refused, Error::Config(_)), "{url}: {refused}");
         let shown = refused.to_string();
         assert!(shown.contains(says) && !shown.contains("secret"), "{url}: {shown}");
     }
-}
-
-/// At a pace for tests.
-pub(crate) fn quick() -> StoreOptions {
-    StoreOptions::default()
-        .skip_probe()
-        .pace(Duration::from_millis(50))
-        .swap_pace(Duration::ZERO)
-        .min_ttl(Duration::from_millis(500))
 }
 
 /// Clients take a lock again and again, in a store that is disturbed; it is never held twice, and tokens grow.

@@ -1,23 +1,20 @@
 //! A bucket of Google Cloud Storage as a store: what each answer means, how often it is written, what is
 //! refused, and that locks hold when answers are lost. The server is the lab's, which speaks the XML API.
 
-mod buckets;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use buckets::{TTL, counting, stored, text};
+use lockkit_core::LockManager;
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{LockManager, Settings};
 use lockkit_lab::s3::{S3Faults, S3Server};
 use lockkit_store::object_store::gcp::GoogleCloudStorageBuilder;
-use lockkit_store::{
-    DocumentVersion, GcsStore, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError,
-    StoreOptions, probe,
-};
+use lockkit_store::{DocumentVersion, GcsStore, PutOutcome, ReadOutcome, Store, StoreDriver};
 use tokio::time::{sleep, timeout};
+
+use crate::contract::{self, counting, driver, stored};
+use crate::stores::quick;
 
 fn server() -> S3Server {
     S3Server::start().expect("it listens")
@@ -46,14 +43,14 @@ fn store_at(address: SocketAddr) -> GcsStore {
 #[tokio::test]
 async fn writes_are_conditional_and_reads_show_them() {
     let server = server();
-    buckets::writes_are_conditional(&store(&server)).await;
+    contract::writes_are_conditional(&store(&server)).await;
     assert_eq!(server.objects().expect("it answers").len(), 0);
 }
 
 #[tokio::test]
 async fn listings_are_in_order_and_over_all_pages() {
     let server = server();
-    buckets::listings_are_in_order(&store(&server)).await;
+    contract::listings_are_in_order(&store(&server)).await;
 }
 
 #[tokio::test]
@@ -61,7 +58,7 @@ async fn the_probe_passes_also_where_an_object_is_written_once_a_second() {
     let server = server();
     let stores = ["locks", "paced"].repeat(5).into_iter();
     let stores = stores.map(|bucket| Arc::new(store_of(&server, bucket, "test")) as _);
-    buckets::the_probe_passes(stores.collect()).await;
+    contract::the_probe_passes(stores.collect()).await;
     assert_eq!(server.objects().expect("it answers").len(), 0);
 }
 
@@ -69,20 +66,11 @@ async fn the_probe_passes_also_where_an_object_is_written_once_a_second() {
 #[tokio::test]
 async fn the_probe_convicts_servers_that_ignore_or_invert_conditions() {
     let server = server();
-    for (bucket, check) in [
-        ("lenient", "create of a key that exists: it succeeded"),
-        ("inverted", "create of a new key: is refused"),
-    ] {
-        let wrong = Arc::new(store_of(&server, bucket, "test"));
-        let refused = probe(wrong.clone()).await.expect_err("it is wrong");
-        assert!(!refused.is_retryable() && refused.to_string().contains(check), "{refused}");
-        let driver = StoreDriver::connect(wrong, StoreOptions::default()).await;
-        assert!(driver.expect_err("it is wrong").to_string().contains(check));
-    }
+    contract::the_probe_convicts(|bucket| Arc::new(store_of(&server, bucket, "test"))).await;
 }
 
 async fn refusal(server: &S3Server, bucket: &str, token: &str) -> String {
-    buckets::refusal(Arc::new(store_of(server, bucket, token))).await
+    contract::refusal(Arc::new(store_of(server, bucket, token))).await
 }
 
 #[tokio::test]
@@ -109,39 +97,28 @@ async fn a_bucket_that_is_deleted_is_no_conflict() {
     let server = server();
     let version = DocumentVersion::opaque("7 \"0\"");
     let store = store_of(&server, "nowhere", "test");
-    buckets::a_missing_bucket_is_no_conflict(&store, &version).await;
+    contract::a_missing_bucket_is_no_conflict(&store, &version).await;
 }
 
 #[tokio::test]
 async fn a_429_was_not_carried_out_and_other_refusals_are_unknown_or_conflicts() {
     let server = server();
-    let store = store(&server);
-    let version = stored(&store, "l/1", "one").await;
-    let faults = |faults: S3Faults| server.set_faults(&faults).expect("it answers");
-    for (key, expected) in [("l/2", None), ("l/1", Some(&version))] {
-        let before = text(&store, key).await;
-        faults(S3Faults { throttled: 1.0, ..S3Faults::default() });
-        let put = store.put_if(key, b"throttled", expected).await;
-        let PutOutcome::Throttled { pause, cause } = put else { panic!("{put:?}") };
-        assert!(pause >= Duration::from_secs(1) && cause.to_string().contains("rate limit"));
-        faults(S3Faults { slow_down: 1.0, ..S3Faults::default() });
-        let put = store.put_if(key, b"slow down", expected).await;
-        assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
-        faults(S3Faults { conflicts: 1.0, ..S3Faults::default() });
-        let put = store.put_if(key, b"409", expected).await;
-        assert!(matches!(put, PutOutcome::Conflict(_)), "{put:?}");
-        faults(S3Faults::default());
-        assert_eq!(text(&store, key).await, before);
-    }
-    for (key, lost, failed) in [("l/3", 1.0, 0.0), ("l/4", 0.0, 1.0)] {
-        faults(S3Faults { lost, failed, ..S3Faults::default() });
-        let put = store.put_if(key, b"carried out", None).await;
-        assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
-        let read = store.get(key, None).await;
-        assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
-        faults(S3Faults::default());
-        assert_eq!(text(&store, key).await.as_deref(), Some("carried out"));
-    }
+    let is_throttled = |put: &PutOutcome| match put {
+        PutOutcome::Throttled { pause, cause } => {
+            *pause >= Duration::from_secs(1) && cause.to_string().contains("rate limit")
+        }
+        _ => false,
+    };
+    let refusals: [(_, fn(&PutOutcome) -> bool); 3] = [
+        (S3Faults { throttled: 1.0, ..S3Faults::default() }, is_throttled),
+        (S3Faults { slow_down: 1.0, ..S3Faults::default() }, |it| {
+            matches!(it, PutOutcome::Unknown(_))
+        }),
+        (S3Faults { conflicts: 1.0, ..S3Faults::default() }, |it| {
+            matches!(it, PutOutcome::Conflict(_))
+        }),
+    ];
+    contract::writes_meet_faults(&server, &store(&server), &refusals).await;
 }
 
 #[tokio::test]
@@ -153,7 +130,7 @@ async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
         "HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n",
     ];
     let open = |address| Arc::new(store_at(address)) as Arc<dyn Store>;
-    buckets::a_put_is_one_request(open, &version, &further).await;
+    contract::a_put_is_one_request(open, &version, &further).await;
     let throttled = "HTTP/1.1 429 Too Many\r\ncontent-length: 30\r\n\r\n\
                      <Error><Code>SlowDown</Code>  ";
     let (address, requests) = counting(throttled).await;
@@ -164,7 +141,7 @@ async fn a_put_is_one_request_on_the_wire_whatever_becomes_of_it() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_retryable_error() {
-    buckets::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_at(address))).await;
+    contract::a_server_that_is_not_there_is_retryable(|address| Arc::new(store_at(address))).await;
 }
 
 /// Holds one after the other, and many together, at the real pace: a swap a second, and none is refused.
@@ -172,8 +149,7 @@ async fn a_server_that_is_not_there_is_a_retryable_error() {
 async fn a_process_writes_a_shard_once_a_second_at_most() {
     let server = server();
     let store = store_of(&server, "paced", "test");
-    let driver = StoreDriver::connect(Arc::new(store), StoreOptions::default().skip_probe()).await;
-    let locks = LockManager::new(driver.expect("it works"));
+    let locks = LockManager::new(driver(Arc::new(store)).await);
     let begun = Instant::now();
     for _ in 0..2 {
         let guard = locks.mutex("a").lock().await.expect("it is free");
@@ -196,29 +172,25 @@ async fn a_process_writes_a_shard_once_a_second_at_most() {
 #[tokio::test]
 async fn a_hold_whose_credentials_expire_ends_in_time_with_the_reason() {
     let server = server();
-    let driver = StoreDriver::connect(Arc::new(store(&server)), buckets::quick()).await;
-    let settings = Settings::default().ttl(TTL);
-    let locks = LockManager::with(Arc::new(driver.expect("it works")), settings).expect("valid");
-    let guard = locks.mutex("a").lock().await.expect("it is free");
-    server.set_faults(&S3Faults { expired: true, ..S3Faults::default() }).expect("it answers");
-    let reason = timeout(TTL, guard.lost()).await.expect("it ends with its lease");
-    assert!(reason.to_string().contains("credentials are refused"), "{reason}");
-    server.set_faults(&S3Faults::default()).expect("it answers");
+    let expired = S3Faults { expired: true, ..S3Faults::default() };
+    let expire = async || server.set_faults(&expired).expect("it answers");
+    let says = "credentials are refused";
+    contract::a_hold_ends_in_time(Arc::new(store(&server)), expire, says).await;
 }
 
 #[tokio::test]
 async fn a_bucket_of_another_class_is_a_finding() {
     let server = server();
     let store = Arc::new(store_of(&server, "nearline", "test"));
-    let connect = async || StoreDriver::connect(store.clone(), buckets::quick()).await;
+    let connect = async || StoreDriver::connect(store.clone(), quick()).await;
     connect().await.expect("it works");
     let health = connect().await.expect("it works").health().await.expect("it answers");
     let finding = health.findings.first().expect("there is one");
     assert!(finding.advice.contains("STANDARD"), "{finding:?}");
 }
 
-#[test]
-fn urls_that_cannot_work_are_refused_before_any_request() {
+#[tokio::test]
+async fn urls_that_cannot_work_are_refused_before_any_request() {
     let urls = [
         ("gs://", "gs://BUCKET/PREFIX"),
         ("gs:bucket", "gs://BUCKET/PREFIX"),
@@ -228,7 +200,7 @@ fn urls_that_cannot_work_are_refused_before_any_request() {
         ("gs://bucket?region=x", "region is no option of a bucket of Google Cloud Storage"),
         ("gs://bucket?pace=soon", "soon"),
     ];
-    buckets::refused_before_any_request(GcsStore::open, &urls);
+    contract::refused_before_any_request(async |url| GcsStore::open(url), &urls).await;
 }
 
 #[test]
@@ -253,7 +225,7 @@ async fn locks_hold_while_answers_are_lost_and_requests_refused() {
         ..S3Faults::default()
     };
     let disturb = || server.set_faults(&mixed).expect("it answers");
-    buckets::take_turns((0..3).map(|_| Arc::new(store(&server)) as _).collect(), disturb).await;
+    contract::take_turns((0..3).map(|_| Arc::new(store(&server)) as _).collect(), disturb).await;
 }
 
 /// Several processes at the pace of GCS on one shard: refusals are waited out.
@@ -262,8 +234,7 @@ async fn processes_that_share_a_shard_wait_out_refusals() {
     let server = server();
     let turns = (0..3).map(async |_| {
         let store = Arc::new(store_of(&server, "paced", "test"));
-        let driver = StoreDriver::connect(store, StoreOptions::default().skip_probe()).await;
-        let locks = LockManager::new(driver.expect("it works"));
+        let locks = LockManager::new(driver(store).await);
         for _ in 0..2 {
             let guard = loop {
                 match locks.mutex("a").lock().await {

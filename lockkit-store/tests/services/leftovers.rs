@@ -1,4 +1,4 @@
-//! What a case of the suite leaves behind in a bucket.
+//! What a case of the suite leaves behind in a store.
 
 use lockkit_core::{Error, Namespace};
 use lockkit_store::{ReadOutcome, Store};
@@ -8,7 +8,8 @@ pub(crate) async fn leftovers(
     store: &dyn Store,
     namespace: &Namespace,
 ) -> Result<Option<u64>, Error> {
-    let lost = |why| Error::permanent("bucket", why);
+    let lost = |why| Error::permanent("store", why);
+    let named = format!("{:?}", namespace.as_str());
     let mut count = 0;
     for prefix in ["l/", "r/"] {
         for key in store.list(prefix, None, usize::MAX).await.map_err(lost)? {
@@ -16,7 +17,6 @@ pub(crate) async fn leftovers(
                 continue;
             };
             let document = String::from_utf8_lossy(&document.bytes).into_owned();
-            let named = format!("{:?}", namespace.as_str());
             if prefix == "r/" && document.contains(&format!("\"namespace\":{named}")) {
                 let stays = document.contains("\"ttl_us\":null");
                 count += u64::from(stays && !document.contains("\"value\":null"));

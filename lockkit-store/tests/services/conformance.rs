@@ -1,0 +1,147 @@
+//! All cases on each service, and those about exclusion, modes and permits in a bucket of NATS with three
+//! replicas. Azure is Azurite, DynamoDB is DynamoDB Local, and the buckets of S3 and Google are the lab's.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use lockkit_conformance::{CASES, Harness, Worker, run};
+use lockkit_core::driver::{ClaimId, LockDriver};
+use lockkit_core::{Error, Namespace};
+use lockkit_lab::raw::azure;
+use lockkit_lab::s3::S3Server;
+use lockkit_lab::{Kind, LabError, Layout, Shared, create_table};
+use tokio::sync::OnceCell;
+
+use crate::{leftovers, stores};
+
+#[derive(Clone, Copy)]
+enum Service {
+    Azurite,
+    DynamoDb,
+    Gcs,
+    Nats,
+    NatsCluster,
+    S3,
+}
+
+impl Service {
+    /// The URL of a store. Where cases that run at the same time would be in each other's way, each has a
+    /// container or a table of its own.
+    async fn store(self) -> Result<String, LabError> {
+        let name = format!("case-{}", ClaimId::random().to_hex());
+        match self {
+            Self::Azurite => {
+                let server = Shared::server(Kind::Azurite).await?.addr();
+                let created = azure::create_container(server, &name).await;
+                created.map_err(|error| LabError::Answer(error.to_string()))?;
+                let account = azure::ACCOUNT;
+                let place = format!("account={account}&endpoint=http://{server}/{account}");
+                Ok(format!("az://{name}/test?{place}"))
+            }
+            Self::DynamoDb => {
+                let server = Shared::server(Kind::DynamoDb).await?.addr();
+                let created = create_table(server, &name).await;
+                created.map_err(|error| LabError::Answer(error.to_string()))?;
+                Ok(format!("dynamodb://{name}?region=us-east-1&endpoint=http://{server}"))
+            }
+            Self::Gcs => Ok(format!("gs://locks/test?endpoint={}", buckets().endpoint())),
+            Self::S3 => Ok(format!("s3://locks/test?endpoint={}", buckets().endpoint())),
+            Self::Nats => Ok(Shared::server(Kind::Nats).await?.url().to_owned()),
+            Self::NatsCluster => Ok(Shared::group(Layout::NatsCluster).await?.url().to_owned()),
+        }
+    }
+}
+
+/// The server of this process's cases.
+fn buckets() -> &'static S3Server {
+    static SERVER: OnceLock<S3Server> = OnceLock::new();
+    SERVER.get_or_init(|| S3Server::start().expect("it listens"))
+}
+
+struct OnService {
+    service: Service,
+    url: OnceCell<String>,
+}
+
+impl OnService {
+    fn new(service: Service) -> Self {
+        Self { service, url: OnceCell::new() }
+    }
+
+    async fn url(&self) -> Result<&str, Error> {
+        let url = self.url.get_or_try_init(|| self.service.store()).await;
+        url.map(String::as_str).map_err(|error| Error::permanent("lab", error))
+    }
+}
+
+#[async_trait]
+impl Harness for OnService {
+    async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
+        Ok(Arc::new(stores::driver(self.url().await?).await?))
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let url = self.url.get()?.clone();
+        Some(Worker { program: lockkit_lab::worker::example("store_worker"), url })
+    }
+
+    async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
+        leftovers::leftovers(&*stores::open(self.url().await?).await?, namespace).await
+    }
+}
+
+mod on_azurite {
+    use super::*;
+    lockkit_conformance::suite!(OnService::new(Service::Azurite));
+}
+
+mod on_dynamodb {
+    use super::*;
+    lockkit_conformance::suite!(OnService::new(Service::DynamoDb));
+}
+
+mod on_gcs {
+    use super::*;
+    lockkit_conformance::suite!(OnService::new(Service::Gcs));
+}
+
+mod on_nats {
+    use super::*;
+    lockkit_conformance::suite!(OnService::new(Service::Nats));
+}
+
+mod on_s3 {
+    use super::*;
+    lockkit_conformance::suite!(OnService::new(Service::S3));
+}
+
+mod on_nats_cluster {
+    use super::*;
+
+    fn cases_of(group: &str) {
+        for case in CASES.iter().filter(|case| case.group == group) {
+            println!("{}", case.name);
+            run::as_test(case.name, || Arc::new(OnService::new(Service::NatsCluster)));
+        }
+    }
+
+    #[test]
+    fn cases_about_exclusion() {
+        cases_of("exclusion");
+    }
+
+    #[test]
+    fn cases_about_modes_and_permits() {
+        cases_of("modes");
+    }
+
+    #[test]
+    fn cases_about_limits_that_change() {
+        cases_of("resize");
+    }
+
+    #[test]
+    fn cases_about_releases() {
+        cases_of("release");
+    }
+}
