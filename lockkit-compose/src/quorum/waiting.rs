@@ -165,7 +165,9 @@ impl QuorumInner {
         }
         let outcome = self.round(hold, &hold.with_new_id(), Tries::All).await?;
         let is_refused = !matches!(outcome, RoundResult::Granted(_));
-        if is_refused || self.ordering_member().is_some_and(|first| hold.state().members[first].refused) {
+        if is_refused
+            || self.ordering_member().is_some_and(|first| hold.state().members[first].refused)
+        {
             self.contended.saw(key, ());
         }
         match is_refused {
@@ -194,13 +196,12 @@ impl QuorumInner {
             let member = self.ordering_member().filter(|_| hold.is_trying())?;
             let claim = hold.with_new_id();
             let limit = self.limit(claim.hold_ttl);
-            let until = self.pending_until(&claim);
             let (result, ambiguous) =
                 match self.acquire_at(member, &claim, Patience::Wait, limit).await {
                     Ok(Attempted { result, ambiguous }) => (Some(result), ambiguous),
                     Err(BatchError { ambiguous, .. }) => (None, ambiguous),
                 };
-            let pending_until = (ambiguous > 0).then_some(until);
+            let pending_until = (ambiguous > 0).then(|| self.pending_until(&claim));
             let ahead = match result {
                 Some(Acquisition::Queued { ahead }) => ahead,
                 Some(Acquisition::Granted(_)) => 0,
