@@ -45,7 +45,7 @@ use hold::{Hold, QuorumPhase};
 use member::Member;
 use options::{BACKEND, capabilities_of};
 use round::RoundResult;
-use waiting::Step;
+use waiting::WaitingStep;
 
 use crate::together;
 
@@ -291,7 +291,8 @@ impl QuorumInner {
         let until = self.clock.now().after(longest);
         let hold = Arc::new(Hold::new(claim.clone(), self.members.len(), until));
         self.keep(claim.id, &hold);
-        let mut round = self.begin(hold.clone(), if waits { Step::Enter } else { Step::Try });
+        let mut round =
+            self.begin(hold.clone(), if waits { WaitingStep::Enter } else { WaitingStep::Try });
         for rounds in 1.. {
             let refused = match round.await {
                 Ok(Ok(RoundResult::Granted(grant))) => return Ok(Acquisition::Granted(grant)),
@@ -313,7 +314,7 @@ impl QuorumInner {
             if again {
                 tokio::time::sleep(self.pause(rounds)).await;
             }
-            let next = if again { self.next_step(claim, Step::Try) } else { None };
+            let next = if again { self.next_step(claim, WaitingStep::Try) } else { None };
             let Some(next) = next else { break };
             round = next;
         }

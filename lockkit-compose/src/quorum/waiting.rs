@@ -29,14 +29,14 @@ use lockkit_core::{Claim, Error, LossReason};
 const PATIENT_ROUNDS: u32 = 3;
 
 /// A queue stands still if that many looks in a row find the lock free.
-const LOOKS: u32 = 2;
+const FREE_INSPECTIONS: u32 = 2;
 
 /// For how long no claim queues at a member after it did not answer, or kept a free lock from its queue.
 const REST: Duration = Duration::from_secs(5);
 
 /// What is done next for a claim that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum WaitingStep {
     /// A round at all members, for a claim that does not wait.
     Try,
     /// The same, and a place in a queue if it is refused.
@@ -91,7 +91,7 @@ impl QuorumInner {
                     Some(queued) => self.turn(&hold, queued).await,
                     None => {
                         tokio::time::sleep(self.pause(steps.min(PATIENT_ROUNDS))).await;
-                        Step::Enter
+                        WaitingStep::Enter
                     }
                 }
             };
@@ -113,7 +113,7 @@ impl QuorumInner {
     pub(super) fn next_step(
         self: &Arc<Self>,
         claim: &Claim,
-        step: Step,
+        step: WaitingStep,
     ) -> Option<oneshot::Receiver<Outcome>> {
         let hold = self.hold(claim)?;
         let mut state = hold.state();
@@ -129,7 +129,7 @@ impl QuorumInner {
     pub(super) fn begin(
         self: &Arc<Self>,
         hold: Arc<Hold>,
-        step: Step,
+        step: WaitingStep,
     ) -> oneshot::Receiver<Outcome> {
         let (tell, result) = oneshot::channel();
         let (inner, taken) = (self.clone(), StepTaken(hold));
@@ -141,16 +141,16 @@ impl QuorumInner {
         result
     }
 
-    async fn take_step(self: &Arc<Self>, hold: &Arc<Hold>, step: Step) -> Outcome {
+    async fn take_step(self: &Arc<Self>, hold: &Arc<Hold>, step: WaitingStep) -> Outcome {
         match step {
-            Step::Try => self.round(hold, &hold.with_new_id(), Tries::All).await,
-            Step::Enter => self.enter(hold).await,
-            Step::EnterAgain => {
+            WaitingStep::Try => self.round(hold, &hold.with_new_id(), Tries::All).await,
+            WaitingStep::Enter => self.enter(hold).await,
+            WaitingStep::EnterAgain => {
                 self.leave_behind(hold);
                 self.enter(hold).await
             }
-            Step::Follow => self.follow(hold).await,
-            Step::Pass => self.pass(hold).await,
+            WaitingStep::Follow => self.follow(hold).await,
+            WaitingStep::Pass => self.pass(hold).await,
         }
     }
 
@@ -269,7 +269,7 @@ impl QuorumInner {
     }
 
     /// What to do for a claim that waits in a queue, once there is something to do.
-    async fn turn(self: &Arc<Self>, hold: &Hold, queued: &QueuedAt) -> Step {
+    async fn turn(self: &Arc<Self>, hold: &Hold, queued: &QueuedAt) -> WaitingStep {
         tokio::select! {
             biased;
             step = self.promoted(queued) => step,
@@ -277,23 +277,25 @@ impl QuorumInner {
         }
     }
 
-    async fn promoted(&self, queued: &QueuedAt) -> Step {
-        let Ok(driver) = self.members[queued.member].driver() else { return Step::EnterAgain };
+    async fn promoted(&self, queued: &QueuedAt) -> WaitingStep {
+        let Ok(driver) = self.members[queued.member].driver() else {
+            return WaitingStep::EnterAgain;
+        };
         loop {
             match driver.granted(&queued.claim).await {
-                Ok(_) => return Step::Follow,
+                Ok(_) => return WaitingStep::Follow,
                 Err(error) if error.is_retryable() => {
                     tokio::time::sleep(self.pause(PATIENT_ROUNDS)).await;
                 }
-                Err(_) => return Step::EnterAgain,
+                Err(_) => return WaitingStep::EnterAgain,
             }
         }
     }
 
     /// Returns when the queue stands still while the lock seems to be free.
-    async fn stuck(self: &Arc<Self>, hold: &Hold, queued: &QueuedAt) -> Step {
+    async fn stuck(self: &Arc<Self>, hold: &Hold, queued: &QueuedAt) -> WaitingStep {
         let mut free = 0;
-        while free < LOOKS {
+        while free < FREE_INSPECTIONS {
             let ahead = hold.queued().map_or(1, |queued| queued.ahead.max(1));
             tokio::time::sleep(self.pause(PATIENT_ROUNDS) * ahead).await;
             free = match self.is_free_past(queued.member, &queued.claim.key).await {
@@ -302,9 +304,9 @@ impl QuorumInner {
             };
         }
         match self.renew_queued(queued.member, vec![queued.claim.clone()]).await.pop() {
-            Some(Ok(Renewal::Waits { .. })) => Step::Pass,
-            Some(Ok(Renewal::Holds(_))) => Step::Follow,
-            _ => Step::EnterAgain,
+            Some(Ok(Renewal::Waits { .. })) => WaitingStep::Pass,
+            Some(Ok(Renewal::Holds(_))) => WaitingStep::Follow,
+            _ => WaitingStep::EnterAgain,
         }
     }
 
@@ -341,7 +343,8 @@ impl QuorumInner {
                     at_members.entry(queued.member).or_default().push((index, claim, queued));
                 }
                 // Also claims that no task waits for just now move on.
-                None => steps.extend(self.next_step(claim, Step::Enter).map(|step| (index, step))),
+                None => steps
+                    .extend(self.next_step(claim, WaitingStep::Enter).map(|step| (index, step))),
             }
         }
         let asking = at_members.into_iter().map(|(member, those)| async move {
@@ -361,10 +364,10 @@ impl QuorumInner {
                         renewals.push((index, Renewal::Waits { ahead }));
                     }
                     Ok(Renewal::Holds(_)) => {
-                        let step = self.next_step(claim, Step::Follow);
+                        let step = self.next_step(claim, WaitingStep::Follow);
                         steps.extend(step.map(|step| (index, step)));
                     }
-                    _ => drop(self.next_step(claim, Step::EnterAgain)),
+                    _ => drop(self.next_step(claim, WaitingStep::EnterAgain)),
                 }
             }
         }
