@@ -49,6 +49,9 @@ pub(super) enum WaitingStep {
     Pass,
 }
 
+/// A claim to renew by its index, as core sees it and as the member in whose queue it is does.
+type IndexedClaim<'a> = (usize, &'a Arc<Claim>, QueuedAt);
+
 /// A step that is under way. When it ends, also with its runtime, the next one may begin.
 struct StepTaken(Arc<Hold>);
 
@@ -336,7 +339,7 @@ impl QuorumInner {
         waiting: Vec<(usize, &Arc<Claim>)>,
     ) -> Vec<(usize, Renewal)> {
         let (mut renewals, mut steps) = (Vec::new(), Vec::new());
-        let mut at_members: HashMap<usize, Vec<(usize, &Arc<Claim>, QueuedAt)>> = HashMap::new();
+        let mut at_members: HashMap<usize, Vec<IndexedClaim<'_>>> = HashMap::new();
         for (index, claim) in waiting {
             match self.hold(claim).and_then(|hold| hold.queued()) {
                 Some(queued) => {
