@@ -1,23 +1,22 @@
 //! A lock driver made of independent ones: a claim holds while a majority of the members keeps it.
 //! The argument that this excludes, and that tokens grow, is in `docs/quorum.md`.
 //!
-//! It does no I/O of its own. One round is in `quorum/round.rs`, renewal and repair are in
-//! `quorum/renewal.rs`, members that lost their data in `quorum/quarantine.rs`.
+//! It does no I/O of its own. One round is in `quorum/round.rs`, waiting in `quorum/waiting.rs`, renewal and
+//! repair are in `quorum/renewal.rs`, members that lost their data in `quorum/quarantine.rs`.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::iter::repeat_n;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::OnceCell;
 
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Gate,
-    Grant, LockDriver, Patience, Released, Renewal, Renewed, locked, no_answer, submit_each,
+    Grant, LockDriver, Patience, Recent, Renewal, Renewed, locked, no_answer, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
@@ -31,10 +30,12 @@ mod member;
 mod options;
 mod promises;
 mod quarantine;
+mod release;
 mod renewal;
 mod round;
 mod runs;
 mod view;
+mod waiting;
 
 pub use connect::QuorumMember;
 use evidence::Watched;
@@ -43,21 +44,22 @@ pub use options::QuorumOptions;
 use hold::{Hold, QuorumPhase};
 use member::Member;
 use options::{BACKEND, capabilities_of};
-use round::{Outcome, RoundResult};
+use round::RoundResult;
+use waiting::WaitingStep;
 
 use crate::together;
 
 /// The namespace in which quorums keep at each member what they know of it.
 const NAMESPACE: &str = "lockkit.quorum";
 
-/// The longest pause between two rounds of a claim that waits.
-const PATIENT_ROUNDS: u32 = 3;
+/// How many contended locks are remembered.
+const CONTENDED: usize = 1024;
 
 /// A lock over independent backends, of which a minority may fail in any way.
 ///
 /// Locks are exclusive or shared. There are no semaphores and no registers: majorities meet in
-/// pairs, they do not count. Waiting is a matter of the client alone, who tries again: so there is
-/// no order among waiters, and no other client sees them. Of several that try at once, all may
+/// pairs, they do not count. Claims that wait queue at one member, so waiters are usually granted in their
+/// order; none is promised, and no other client sees them. Of several that try at once, all may
 /// find it busy. A try that some members grant and others refuse is repeated until a majority shows
 /// a holder, for [`member_limit`](QuorumOptions::member_limit) at most.
 ///
@@ -86,6 +88,8 @@ struct QuorumInner {
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     /// The locks of which releases are under way at members.
     releasing: Mutex<HashMap<Key, Weak<()>>>,
+    /// The locks for which claims had to wait.
+    contended: Recent<Key, ()>,
     opened: OnceCell<()>,
     listing: listing::Listing,
     /// How many steps of watches are being taken.
@@ -95,7 +99,8 @@ struct QuorumInner {
 }
 
 impl QuorumDriver {
-    /// A quorum of these members, in any order. All programs that use it name the same members.
+    /// A quorum of these members. All programs that use it name the same members. In any order; but claims
+    /// wait in order, and are handed the lock fastest, where all programs name them in the same one.
     ///
     /// # Errors
     /// [`Error::Config`] when there are fewer than three, or one that cannot
@@ -120,6 +125,7 @@ impl QuorumDriver {
             clock,
             holds: Mutex::default(),
             releasing: Mutex::default(),
+            contended: Recent::new(CONTENDED),
             opened: OnceCell::new(),
             listing: listing::Listing::default(),
             steps: tokio::sync::watch::Sender::new(0),
@@ -222,11 +228,6 @@ impl QuorumInner {
         self.holds().get(&claim.id).cloned()
     }
 
-    /// The claim as the members are to see it in the next round.
-    fn with_new_id(&self, claim: &Claim) -> Arc<Claim> {
-        Arc::new(claim.clone().with_id(ClaimId::random()))
-    }
-
     /// Refuses what a quorum cannot do, before any I/O.
     fn check(&self, claim: &Claim) -> Result<(), Error> {
         let unsupported = |operation| Err(Error::unsupported(operation, BACKEND));
@@ -288,13 +289,17 @@ impl QuorumInner {
         let waits = patience == Patience::Wait;
         let longest = if waits { claim.wait_ttl } else { self.options.member_limit };
         let until = self.clock.now().after(longest);
-        let hold = Arc::new(Hold::new(self.with_new_id(claim), self.members.len(), until));
+        let hold = Arc::new(Hold::new(claim.clone(), self.members.len(), until));
         self.keep(claim.id, &hold);
-        let mut round = self.begin(&hold);
+        let mut round =
+            self.begin(hold.clone(), if waits { WaitingStep::Enter } else { WaitingStep::Try });
         for rounds in 1.. {
             let refused = match round.await {
                 Ok(Ok(RoundResult::Granted(grant))) => return Ok(Acquisition::Granted(grant)),
-                Ok(Ok(_)) if waits => return Ok(Acquisition::Queued { ahead: 1 }),
+                Ok(Ok(_)) if waits => {
+                    let ahead = hold.queued().map_or(1, |queued| queued.ahead);
+                    return Ok(Acquisition::Queued { ahead });
+                }
                 Ok(Ok(refused)) => refused,
                 Ok(Err(error)) => {
                     self.holds().remove(&claim.id);
@@ -309,7 +314,7 @@ impl QuorumInner {
             if again {
                 tokio::time::sleep(self.pause(rounds)).await;
             }
-            let next = if again { self.next_round(claim) } else { None };
+            let next = if again { self.next_step(claim, WaitingStep::Try) } else { None };
             let Some(next) = next else { break };
             round = next;
         }
@@ -337,99 +342,6 @@ impl QuorumInner {
             });
         }
         holds.insert(id, hold.clone());
-    }
-
-    async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let lost = || Error::lost(LossReason::Expired);
-        let mut rounds = 0;
-        loop {
-            tokio::time::sleep(self.pause(rounds.min(PATIENT_ROUNDS))).await;
-            rounds += 1;
-            let hold = self.hold(claim).ok_or_else(lost)?;
-            let phase = hold.state().phase;
-            match phase {
-                QuorumPhase::Held { grant, .. } => return Ok(grant),
-                QuorumPhase::Over => return Err(lost()),
-                QuorumPhase::Trying { .. } => continue,
-                QuorumPhase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
-                QuorumPhase::Waiting { .. } => {}
-            }
-            let Some(result) = self.next_round(claim) else { continue };
-            if let Ok(Ok(RoundResult::Granted(grant))) = result.await {
-                return Ok(grant);
-            }
-        }
-    }
-
-    /// Begins another round for a claim that waits.
-    fn next_round(self: &Arc<Self>, claim: &Claim) -> Option<oneshot::Receiver<Outcome>> {
-        let hold = self.hold(claim)?;
-        let mut state = hold.state();
-        let QuorumPhase::Waiting { until } = state.phase else {
-            return None;
-        };
-        state.phase = QuorumPhase::Trying { until };
-        state.claim = self.with_new_id(&state.claim);
-        state.members.fill(hold::AtMember::default());
-        drop(state);
-        Some(self.begin(&hold))
-    }
-
-    async fn release(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let Some(hold) = self.holds().remove(&claim.id) else {
-            return self.released_by_others(claim).await;
-        };
-        let (phase, inner) = {
-            let mut state = hold.state();
-            (std::mem::replace(&mut state.phase, QuorumPhase::Over), state.claim.clone())
-        };
-        if let QuorumPhase::Waiting { .. } = phase {
-            return Ok(Released::Removed);
-        }
-        let clear = |answers: &[_]| self.is_clear(answers);
-        let answers = self.release_at_members(&inner, hold.pending(), clear).await;
-        match phase {
-            QuorumPhase::Held { .. } | QuorumPhase::Over => self.released_by(&answers),
-            // The round that runs gives back what it still gets.
-            QuorumPhase::Trying { .. } | QuorumPhase::Waiting { .. } => Ok(Released::Removed),
-        }
-    }
-
-    /// The claim is unknown here: says whether anybody has the lock.
-    async fn released_by_others(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let all = (0..self.members.len()).map(|member| (member, None));
-        let clear = |answers: &[_]| self.is_clear(answers);
-        let answers = self.release_at_members(claim, all.collect(), clear).await;
-        self.released_by(&answers)
-    }
-
-    /// Whether it is known what a release did, whatever those say who have not answered yet.
-    fn is_clear(&self, answers: &[Result<Released, Error>]) -> bool {
-        let missing = self.members.len() - answers.len();
-        let answered = answers.iter().flatten().copied();
-        let if_all_answered = |what| {
-            let all: Vec<_> = answered.clone().chain(repeat_n(what, missing)).map(Ok).collect();
-            self.released_by(&all).ok()
-        };
-        let removed = if_all_answered(Released::Removed);
-        [Released::NotFound, Released::NoSuchLock].map(if_all_answered) == [removed; 2]
-    }
-
-    fn released_by(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
-        let count = |what| answers.iter().flatten().filter(|r| **r == what).count();
-        let answered = answers.iter().flatten().count();
-        if answered < self.majority() {
-            return Err(Error::retryable(BACKEND, "no majority of the members answered"));
-        }
-        let removed = count(Released::Removed);
-        let silent = self.members.len() - answered;
-        Ok(if removed > 0 && removed + silent >= self.majority() {
-            Released::Removed
-        } else if count(Released::NoSuchLock) >= self.majority() {
-            Released::NoSuchLock
-        } else {
-            Released::NotFound
-        })
     }
 }
 

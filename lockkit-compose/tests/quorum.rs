@@ -1,12 +1,12 @@
 //! The quorum as its users meet it: what a failing minority costs, breaks, and what is refused.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_compose::{QuorumDriver, QuorumMember, QuorumOptions};
-use lockkit_conformance::wrap::{DriverMethod, Tamper, Tampered};
+use lockkit_conformance::wrap::{DriverMethod, ObservedAnswer, Tamper, Tampered};
 use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience};
 use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Error, LockManager, LossReason, MemoryDriver, Mode,
@@ -231,14 +231,14 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     assert!(quorum.inspect(&key).await.unwrap().queue[0].holds(), "the next one is not broken");
 }
 
-/// A member that does not carry out downgrades while it is held up.
-#[derive(Debug, Default)]
-struct SlowDowngrade(AtomicBool);
+/// A member that does not carry out one operation while it is held up.
+#[derive(Debug)]
+struct Slow(DriverMethod, AtomicBool);
 
 #[async_trait]
-impl Tamper for SlowDowngrade {
+impl Tamper for Slow {
     async fn before(&self, verb: DriverMethod) -> Result<(), Error> {
-        while verb == DriverMethod::Downgrade && self.0.load(Ordering::SeqCst) {
+        while verb == self.0 && self.1.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Tamper for SlowDowngrade {
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_a_member_has_not_carried_out_yet_hides_no_claim() {
     let mut all = members(3);
-    let slow = Arc::new(SlowDowngrade(AtomicBool::new(true)));
+    let slow = Arc::new(Slow(DriverMethod::Downgrade, AtomicBool::new(true)));
     all[0] = Arc::new(Tampered::new(all[0].clone(), slow.clone()));
     let (late, here) = away(&all[2], "memory");
     let first = manager(&all);
@@ -277,7 +277,7 @@ async fn a_downgrade_that_a_member_has_not_carried_out_yet_hides_no_claim() {
     let queue = shown().await;
     assert_eq!(queue.len(), 1, "{queue:?}");
     assert_eq!((queue[0].mode, queue[0].token), (Mode::Shared, token));
-    slow.0.store(false, Ordering::SeqCst);
+    slow.1.store(false, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let queue = shown().await;
     assert_eq!((queue.len(), queue[0].mode, queue[0].token), (1, Mode::Shared, token));
@@ -319,4 +319,104 @@ async fn short_programs_alone_let_an_empty_member_vote_again() {
     let locks = manager(&all);
     let guard = locks.mutex("a").lock().await.unwrap();
     assert!(guard.token().unwrap().get() > before);
+}
+
+/// How often members granted a claim, and how often they refused one.
+#[derive(Debug, Default)]
+struct TryCounts {
+    granted: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl Tamper for TryCounts {
+    fn observed(&self, answer: ObservedAnswer<'_>, _: u64) {
+        match answer {
+            ObservedAnswer::Acquired(_, Acquisition::Granted(_)) => &self.granted,
+            ObservedAnswer::Acquired(_, Acquisition::Busy) => &self.busy,
+            _ => return,
+        }
+        .fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_one_process_hand_a_lock_over_in_their_order_and_in_one_round_each() {
+    const TASKS: u64 = 64;
+    const ROUNDS: u64 = 3;
+    let counts = Arc::new(TryCounts::default());
+    let counted = |member| Arc::new(Tampered::new(member, counts.clone())) as Arc<dyn LockDriver>;
+    let all: Vec<_> = members(3).into_iter().map(counted).collect();
+    let locks = manager(&all);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let (mutex, order) = (locks.mutex("a"), order.clone());
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = mutex.lock().await.unwrap();
+                order.lock().unwrap().push(task);
+                guard.release().await.unwrap();
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await; // until it waits
+    }
+    assert_eq!(counts.granted.swap(0, Ordering::SeqCst), 3, "the others only wait");
+    assert!(counts.busy.swap(0, Ordering::SeqCst) <= 3, "the first of them tried");
+    guard.release().await.unwrap();
+    while tasks.join_next().await.is_some() {}
+    let order = order.lock().unwrap();
+    let expected: Vec<_> = (0..TASKS).cycle().take(order.len()).collect();
+    assert_eq!(*order, expected);
+    assert_eq!(counts.granted.load(Ordering::SeqCst), 3 * TASKS * ROUNDS, "a try at each member");
+    assert_eq!(counts.busy.load(Ordering::SeqCst), 0, "no try is refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_two_processes_hand_a_lock_over_without_a_pause() {
+    const ROUNDS: u32 = 50;
+    let members = members(3);
+    let mut tasks = tokio::task::JoinSet::new();
+    for locks in [manager(&members), manager(&members)] {
+        for _ in 0..4 {
+            let mutex = locks.mutex("a");
+            tasks.spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = mutex.lock().await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    guard.release().await.unwrap();
+                }
+            });
+        }
+    }
+    let begun = tokio::time::Instant::now();
+    while tasks.join_next().await.is_some() {}
+    let (took, held) = (begun.elapsed(), Duration::from_millis(8 * u64::from(ROUNDS)));
+    assert!(took < 2 * held, "the clock moves on only where all of them pause: {took:?}");
+}
+
+#[test]
+fn a_claim_whose_step_ended_with_its_runtime_is_granted_in_another_one() {
+    let slow = Arc::new(Slow(DriverMethod::Acquire, AtomicBool::new(false)));
+    let slowed = |member| Arc::new(Tampered::new(member, slow.clone())) as Arc<dyn LockDriver>;
+    let all: Vec<_> = members(3).into_iter().map(slowed).collect();
+    let runtime =
+        || tokio::runtime::Builder::new_current_thread().enable_time().build().expect("it starts");
+    let quorum = QuorumDriver::new(all.clone(), QuorumOptions::default()).unwrap();
+    let first = runtime();
+    let claim = first.block_on(async {
+        let key = manager(&all).inspect(Space::Lock, "a").await.unwrap().key;
+        let identity = Arc::new(ClientIdentity::of_this_process());
+        let claim = Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, identity));
+        slow.1.store(true, Ordering::SeqCst);
+        let acquiring = quorum.acquire(&claim, Patience::Wait);
+        let answer = tokio::time::timeout(Duration::from_millis(20), acquiring).await;
+        assert!(answer.is_err(), "no member answers");
+        claim
+    });
+    drop(first);
+    slow.1.store(false, Ordering::SeqCst);
+    let waiting = async { tokio::time::timeout(TTL, quorum.granted(&claim)).await };
+    let grant = runtime().block_on(waiting);
+    assert!(matches!(grant, Ok(Ok(_))), "{grant:?}");
 }

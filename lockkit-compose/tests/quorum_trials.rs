@@ -84,7 +84,7 @@ impl Deployment for Quorum {
         let mut costs = Costs::BUDGET;
         (costs.acquire, costs.granted_try) = (2, 2);
         (costs.acquire_shared, costs.first_use) = (2, 2);
-        // Who waits tries again, which is an acquire.
+        // A claim that was granted in its queue runs the round of an acquire.
         costs.look_when_woken = 2;
         costs
     }

@@ -286,7 +286,7 @@ impl Deployment for Staged {
         match self.set_up.location {
             Location::Group(Layout::RedisCluster) => costs.renewed_side_by_side = 3,
             Location::Quorum(_) => {
-                // Try, and then raise; who waits tries again.
+                // Try, and then raise; also once granted in a queue.
                 (costs.acquire, costs.granted_try) = (2, 2);
                 (costs.acquire_shared, costs.first_use) = (2, 2);
                 costs.look_when_woken = 2;

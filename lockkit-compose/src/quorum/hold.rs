@@ -4,11 +4,14 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Grant, locked};
+use lockkit_core::driver::{ClaimId, Grant, locked};
 use lockkit_core::{BreakRecord, Claim, Token};
+use tokio::sync::Notify;
 
 pub(super) struct Hold {
     state: Mutex<HoldState>,
+    /// Notified when a step has ended, and when the claim was released.
+    pub(super) changed: Notify,
 }
 
 pub(super) struct HoldState {
@@ -17,6 +20,8 @@ pub(super) struct HoldState {
     pub(super) claim: Arc<Claim>,
     pub(super) phase: QuorumPhase,
     pub(super) members: Vec<AtMember>,
+    /// Where it waits between two rounds.
+    pub(super) queued: Option<QueuedAt>,
     /// The record of its forced break, and until when renewals report it: nothing of it is at the members
     /// any more.
     pub(super) broken: Option<(BreakRecord, Moment)>,
@@ -27,18 +32,32 @@ pub(super) struct HoldState {
 pub(super) struct AtMember {
     /// It was raised there, and the member was found to have its data: it counts.
     pub(super) counts: bool,
-    /// A request that got no answer may yet put it into the queue there, until this moment.
+    /// It is in the queue there, or a request that got no answer may yet put it in, until this moment.
+    pub(super) pending_until: Option<Moment>,
+    /// It refused the last try.
+    pub(super) refused: bool,
+}
+
+/// A claim in the queue of one member.
+#[derive(Clone)]
+pub(super) struct QueuedAt {
+    pub(super) member: usize,
+    /// As that member sees it: no other member has met its id.
+    pub(super) claim: Arc<Claim>,
+    /// How many claims were ahead of it when the member last said so.
+    pub(super) ahead: u32,
+    /// As of [`AtMember`].
     pub(super) pending_until: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuorumPhase {
-    /// Between two rounds. Nothing of it is at any member.
+    /// Between two steps. It is in the queue of one member at most.
     Waiting {
         /// When it is given up, unless it is renewed.
         until: Moment,
     },
-    /// In a round.
+    /// In a step: a round, or on its way into a queue.
     Trying {
         /// As above.
         until: Moment,
@@ -55,9 +74,9 @@ pub(super) enum QuorumPhase {
 impl Hold {
     pub(super) fn new(claim: Arc<Claim>, members: usize, until: Moment) -> Self {
         let members = vec![AtMember::default(); members];
-        let state =
-            HoldState { claim, phase: QuorumPhase::Trying { until }, members, broken: None };
-        Self { state: Mutex::new(state) }
+        let phase = QuorumPhase::Trying { until };
+        let state = HoldState { claim, phase, members, queued: None, broken: None };
+        Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, HoldState> {
@@ -66,6 +85,43 @@ impl Hold {
 
     pub(super) fn claim(&self) -> Arc<Claim> {
         self.state().claim.clone()
+    }
+
+    pub(super) fn queued(&self) -> Option<QueuedAt> {
+        self.state().queued.clone()
+    }
+
+    /// The claim as the members are to see it in the next round: nothing of this id is at any of them.
+    pub(super) fn with_new_id(&self) -> Arc<Claim> {
+        let mut state = self.state();
+        state.claim = Arc::new(Claim::clone(&state.claim).with_id(ClaimId::random()));
+        state.members.fill(AtMember::default());
+        state.claim.clone()
+    }
+
+    /// Begins a round for the claim that is in a queue, and says where that is.
+    pub(super) fn take_queued(
+        &self,
+        pending_until: impl Fn(&Claim) -> Moment,
+    ) -> Option<(usize, Arc<Claim>)> {
+        let mut state = self.state();
+        let QueuedAt { member, claim, .. } = state.queued.take()?;
+        state.claim = claim.clone();
+        state.members.fill(AtMember::default());
+        // It is there, whatever becomes of the round.
+        state.members[member].pending_until = Some(pending_until(&claim));
+        Some((member, claim))
+    }
+
+    pub(super) fn is_trying(&self) -> bool {
+        matches!(self.state().phase, QuorumPhase::Trying { .. })
+    }
+
+    /// Whether a round is about this very claim, or has made it hold.
+    pub(super) fn is_about(&self, claim: &Claim) -> bool {
+        let state = self.state();
+        let goes_on = matches!(state.phase, QuorumPhase::Trying { .. } | QuorumPhase::Held { .. });
+        state.claim.id == claim.id && goes_on
     }
 
     /// The token with which it is held under this very claim.

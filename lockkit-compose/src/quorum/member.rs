@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use lockkit_core::Error;
 use lockkit_core::capabilities::Capabilities;
-use lockkit_core::clock::Clock;
+use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{LockDriver, ServerRun, backoff, locked};
 
 /// Makes a driver; may be called again and again.
@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) watched: AtomicBool,
     /// The run of its server that was last found to count.
     run: Mutex<Option<ServerRun>>,
+    /// Until when no claim queues there.
+    rests_until: Mutex<Option<Moment>>,
 }
 
 impl Member {
@@ -54,7 +56,16 @@ impl Member {
             clock: driver.clock(),
             watched: AtomicBool::new(false),
             run: Mutex::default(),
+            rests_until: Mutex::default(),
         }
+    }
+
+    pub(super) fn rests(&self, now: Moment) -> bool {
+        locked(&self.rests_until).is_some_and(|until| now < until)
+    }
+
+    pub(super) fn rest(&self, until: Moment) {
+        *locked(&self.rests_until) = Some(until);
     }
 
     pub(super) fn knows(&self, run: &ServerRun) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::capabilities::{
-    Capabilities, Fault, Guarantee, LeaseClock, RoundTrips, TokenSource, WakeUp,
+    Capabilities, Fault, Guarantee, LeaseClock, RoundTrips, TokenSource,
 };
 use lockkit_core::driver::backoff;
 use lockkit_core::{Error, Margin, parse_duration};
@@ -46,7 +46,7 @@ impl QuorumOptions {
         self
     }
 
-    /// How long a claim waits before its next try, given how many tries have failed;
+    /// How long a claim that is in no queue waits before its next try, given how many tries have failed;
     /// [`backoff`] by default.
     ///
     /// The pauses of programs that try at once must differ, or none of them gets a majority. A
@@ -155,10 +155,11 @@ pub(super) fn capabilities_of(
     let mut c = together::capabilities(BACKEND, &Vec::from_iter(all()));
     c.expiry_slack += options.member_limit;
     c.permits = false; // majorities meet pairwise, they do not count
-    c.wake_up = WakeUp::Poll { within: Duration::from_secs(1) };
+    // Claims queue at the first member, as long as it answers and has its data.
+    c.wake_up = members[0].capabilities.wake_up;
     c.lease_clock = LeaseClock::Members;
-    // Members are asked side by side. Who is granted raises a majority to the greatest token, also
-    // when it was woken.
+    // Members are asked side by side. A round tries, and raises a majority to the greatest token; so does one
+    // that follows a grant in a queue.
     let mut trips = RoundTrips::BUDGET;
     trips.acquire = 2;
     trips.once_woken = 2;

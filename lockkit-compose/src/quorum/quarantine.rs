@@ -275,7 +275,7 @@ impl QuorumInner {
         Ok(self.options.max_ttl.max(known))
     }
 
-    fn others(&self, member: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn others(&self, member: usize) -> impl Iterator<Item = usize> {
         (0..self.members.len()).filter(move |other| *other != member)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{Hold, QuorumPhase};
-use super::round::{Answers, RoundResult};
+use super::round::Answers;
 use super::{BACKEND, QuorumInner};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
@@ -55,27 +55,23 @@ impl QuorumInner {
     ) -> Vec<Result<Renewal, Error>> {
         let mut renewals = Vec::with_capacity(claims.len());
         let mut held = Vec::new();
-        let mut rounds = Vec::new();
+        let mut waiting = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
-            renewals.push(Ok(self.renew_here(index, claim, &mut held)));
-            // Also claims that no task waits for just now, or whose grant no task received, move on.
-            if let Ok(Renewal::Waits { .. }) = renewals[index]
-                && let Some(result) = self.next_round(claim)
-            {
-                rounds.push(async move { (index, result.await) });
+            let renewal = self.renew_here(index, claim, &mut held);
+            if let Renewal::Waits { .. } = renewal {
+                waiting.push((index, claim));
             }
+            renewals.push(Ok(renewal));
         }
-        let rounds = futures_util::future::join_all(rounds);
-        let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
-        for (index, result) in rounds {
-            if let Ok(Ok(RoundResult::Granted(grant))) = result {
-                renewals[index] = Ok(Renewal::Holds(grant));
-            }
+        let (moved, ()) =
+            tokio::join!(self.renew_waiting(waiting), self.renew_held(held, &mut renewals));
+        for (index, renewal) in moved {
+            renewals[index] = Ok(renewal);
         }
         renewals
     }
 
-    /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
+    /// Renews a claim as far as it is this process's own; notes one that holds for the members.
     fn renew_here(&self, index: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
         let not_found = Renewal::Ended(ClaimEnd::NotFound);
         let Some(hold) = self.hold(claim) else {

@@ -1,12 +1,11 @@
-//! One round for one claim: try all members, raise a majority to the greatest token it gave, check
-//! that time is left; or give everything back. Runs as a task of its own, so that a caller
+//! One round for one claim: try the members, raise a majority to the greatest token it gave, check
+//! that time is left; or give everything back. Runs in a task of its own, so that a caller
 //! may go away at any moment.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::hold::{Hold, QuorumPhase};
 use super::{BACKEND, QuorumInner};
@@ -14,9 +13,13 @@ use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, Grant, LeaseStart, LockDriver, Patience,
-    Released, Renewal, locked,
+    Renewal,
 };
-use lockkit_core::{Claim, Error, Key, Token};
+use lockkit_core::{Claim, Error, Token};
+
+/// When a claim that one member has granted from its queue is tried again at another that refused it:
+/// what the last holder has released may not have arrived there. In milliseconds.
+const AGAIN_AFTER: [u64; 4] = [1, 2, 4, 8];
 
 /// What came of a round.
 pub(super) type Outcome = Result<RoundResult, Error>;
@@ -28,6 +31,17 @@ pub(super) enum RoundResult {
     /// Too few granted, and perhaps no claim holds: some members granted, or may have refused for a
     /// claim that this client had released.
     Split,
+}
+
+/// Which members a round tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tries {
+    /// All, under an id that none has met.
+    All,
+    /// All; this one has the claim in its queue, and has granted it.
+    After(usize),
+    /// All but this one, under an id that none has met.
+    Past(usize),
 }
 
 /// What a member says to a try.
@@ -52,6 +66,7 @@ struct Raised {
 /// Answers of members, in the order in which they come.
 pub(super) struct Answers<T> {
     coming: mpsc::UnboundedReceiver<(usize, T)>,
+    asked: usize,
     since: Moment,
     /// Once enough have answered, the others get as long again and no more.
     grace: Option<Moment>,
@@ -69,14 +84,16 @@ impl<T: Send + 'static> Answers<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let (send, coming) = mpsc::unbounded_channel();
+        let mut asked = 0;
         for member in members {
+            asked += 1;
             let (asking, send) = (ask(member), send.clone());
             tokio::spawn(async move {
                 let answer = asking.await;
                 let _ = send.send((member, answer)); // the caller may be gone
             });
         }
-        Self { coming, since: inner.clock.now(), grace: None }
+        Self { coming, asked, since: inner.clock.now(), grace: None }
     }
 
     /// The next answer; `None` when all have come, or the time for stragglers is over.
@@ -96,33 +113,27 @@ impl<T: Send + 'static> Answers<T> {
         let took = now.since(self.since);
         self.grace.get_or_insert(now.after(took + Duration::from_millis(1)));
     }
-
-    async fn late(&mut self) -> Option<(usize, T)> {
-        self.coming.recv().await
-    }
 }
 
 impl QuorumInner {
-    /// Begins a round for a claim that is [`QuorumPhase::Trying`].
-    pub(super) fn begin(self: &Arc<Self>, hold: &Arc<Hold>) -> oneshot::Receiver<Outcome> {
-        let (tell, result) = oneshot::channel();
-        let (inner, hold, claim) = (self.clone(), hold.clone(), hold.claim());
-        tokio::spawn(async move { inner.round(&hold, &claim, tell).await });
-        result
-    }
-
-    async fn round(
+    /// A round for a claim that is [`QuorumPhase::Trying`]; the claim is the hold's.
+    pub(super) async fn round(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         claim: &Arc<Claim>,
-        tell: oneshot::Sender<Outcome>,
-    ) {
+        tries: Tries,
+    ) -> Outcome {
         let since = self.clock.now();
         let limit = self.limit(claim.hold_ttl);
         let releasing = self.is_releasing(&claim.key);
-        let mut answers = Answers::of(self, 0..self.members.len(), |member| {
+        let members = (0..self.members.len()).filter(|member| tries != Tries::Past(*member));
+        let mut answers = Answers::of(self, members, |member| {
             let (inner, claim, hold) = (self.clone(), claim.clone(), hold.clone());
-            async move { inner.try_at(member, &hold, &claim, limit).await }
+            let again = match tries {
+                Tries::After(first) if first != member => AGAIN_AFTER.as_slice(),
+                _ => &[],
+            };
+            async move { inner.try_again_at(member, &hold, &claim, limit, again).await }
         });
         let TryAnswers { granted, refused } = self.first_majority(&mut answers).await;
         let outcome = match refused {
@@ -143,14 +154,20 @@ impl QuorumInner {
                 tokio::spawn(async move { inner.withdraw(&hold, &claim, member).await });
             }
             self.give_back(claim, held).await;
-            let mut state = hold.state();
-            state.phase = match state.phase {
-                QuorumPhase::Trying { until } => QuorumPhase::Waiting { until },
-                _ => QuorumPhase::Over,
-            };
         }
-        let _ = tell.send(outcome);
-        while let Some((member, answer)) = answers.late().await {
+        let (inner, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+        tokio::spawn(async move { inner.hear_late(answers, &hold, &claim).await });
+        outcome
+    }
+
+    /// What members answer when the round is over.
+    async fn hear_late(
+        self: &Arc<Self>,
+        mut answers: Answers<TryResult>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+    ) {
+        while let Some((member, answer)) = answers.coming.recv().await {
             match answer {
                 Ok(Attempted { result: Acquisition::Granted(_), .. }) => {
                     self.add_late_member(hold, claim, member).await;
@@ -162,8 +179,8 @@ impl QuorumInner {
     }
 
     /// Until when a request for this claim that has not been answered by now is watched for.
-    fn pending_until(&self, claim: &Claim) -> Moment {
-        self.clock.now().after(claim.hold_ttl)
+    pub(super) fn pending_until(&self, claim: &Claim) -> Moment {
+        self.clock.now().after(claim.hold_ttl.max(claim.wait_ttl))
     }
 
     /// A member did not answer: unless the claim holds (then its end takes care of it), what may
@@ -189,7 +206,7 @@ impl QuorumInner {
                     failed = Some(error);
                 }
             }
-            let lost = busy + failures > self.members.len() - self.majority();
+            let lost = answers.asked - busy - failures < self.majority();
             if granted.len() >= self.majority() || lost {
                 answers.enough(self);
             }
@@ -265,6 +282,27 @@ impl QuorumInner {
         raised
     }
 
+    /// The same as [`try_at`](Self::try_at), and again after these pauses as long as it is refused.
+    async fn try_again_at(
+        &self,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        limit: Duration,
+        pauses: &[u64],
+    ) -> TryResult {
+        let mut answer = self.try_at(member, hold, claim, limit).await;
+        for pause in pauses {
+            let refused = Ok(&Attempted::from(Acquisition::Busy));
+            if answer.as_ref().map_err(drop) != refused || !hold.is_about(claim) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(*pause)).await;
+            answer = self.try_at(member, hold, claim, limit).await;
+        }
+        answer
+    }
+
     /// Acquires a claim at a member if it can hold there at once.
     pub(super) async fn try_at(
         &self,
@@ -273,23 +311,39 @@ impl QuorumInner {
         claim: &Arc<Claim>,
         limit: Duration,
     ) -> TryResult {
-        // Never queued: of two that wait for each other's members, neither would get a majority.
-        let acquires = [Acquire { claim: claim.clone(), patience: Patience::Try }];
-        let trying = self.ask_counting(member, limit, |driver| async move {
-            let batch = Batch { releases: &[], acquires: &acquires };
-            let outcome = driver.submit(batch).await?.acquired.pop();
-            outcome.unwrap_or_else(|| Err(BatchError::unknown(driver.no_reply())))
-        });
-        let answered = trying.await;
+        let answered = self.acquire_at(member, claim, Patience::Try, limit).await;
         let ambiguous = match &answered {
             Ok(attempted) => attempted.ambiguous,
             Err(error) => error.ambiguous,
         };
         let mut state = hold.state();
-        if ambiguous > 0 && state.claim.id == claim.id {
-            state.members[member].pending_until = Some(self.pending_until(claim));
+        if state.claim.id == claim.id {
+            let at_member = &mut state.members[member];
+            let result = answered.as_ref().map(|attempted| attempted.result);
+            at_member.refused = matches!(result, Ok(Acquisition::Busy));
+            if ambiguous > 0 {
+                at_member.pending_until = Some(self.pending_until(claim));
+            }
         }
         answered
+    }
+
+    /// Acquires a claim at a member. Only a claim that nothing holds at other members may wait there: of
+    /// two that wait for each other's members, neither would get a majority.
+    pub(super) async fn acquire_at(
+        &self,
+        member: usize,
+        claim: &Arc<Claim>,
+        patience: Patience,
+        limit: Duration,
+    ) -> TryResult {
+        let acquires = [Acquire { claim: claim.clone(), patience }];
+        let acquiring = self.ask_counting(member, limit, |driver| async move {
+            let batch = Batch { releases: &[], acquires: &acquires };
+            let outcome = driver.submit(batch).await?.acquired.pop();
+            outcome.unwrap_or_else(|| Err(BatchError::unknown(driver.no_reply())))
+        });
+        acquiring.await
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one
@@ -335,101 +389,5 @@ impl QuorumInner {
         if hold.token_of(claim).is_none() {
             self.give_back(claim, vec![(member, None)]).await;
         }
-    }
-
-    /// Releases a claim at these members. What is not answered in time is released on in the
-    /// background; and so is, until the moment given, what may yet arrive there.
-    pub(super) async fn give_back(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        members: Vec<(usize, Option<Moment>)>,
-    ) {
-        self.release_at_members(claim, members, |_| true).await;
-    }
-
-    /// The same, and what they answer. The last ones are not waited for once a majority has
-    /// answered and `clear` says that they change nothing.
-    pub(super) async fn release_at_members(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        members: Vec<(usize, Option<Moment>)>,
-        clear: impl Fn(&[Result<Released, Error>]) -> bool + Send,
-    ) -> Vec<Result<Released, Error>> {
-        let pending: HashMap<_, _> = members.iter().copied().collect();
-        let mut all = Vec::with_capacity(members.len());
-        let mut answers =
-            Answers::of(self, members.into_iter().map(|(member, _)| member), |member| {
-                let (inner, claim, pending) = (self.clone(), claim.clone(), pending[&member]);
-                async move {
-                    let answer = inner.release_at(member, &claim).await;
-                    inner.release_until_sure(member, &claim, pending, &answer);
-                    answer
-                }
-            });
-        while let Some((_, answer)) = answers.next(self).await {
-            all.push(answer);
-            if all.iter().flatten().count() >= self.majority() && clear(&all) {
-                answers.enough(self);
-            }
-        }
-        all
-    }
-
-    async fn release_at(&self, member: usize, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let (limit, mine) = (self.limit(claim.hold_ttl), claim.clone());
-        let releasing = self.releasing(&claim.key);
-        let release = |driver: Arc<dyn LockDriver>| async move {
-            let answer = driver.release(&mine).await;
-            drop(releasing);
-            answer
-        };
-        self.ask(member, limit, release).await
-    }
-
-    /// To be kept while a release of this lock is under way at a member, for as long as it takes.
-    fn releasing(&self, key: &Key) -> Arc<()> {
-        let mut all = locked(&self.releasing);
-        if all.len().is_power_of_two() {
-            all.retain(|_, releasing| releasing.strong_count() > 0);
-        }
-        if let Some(releasing) = all.get(key).and_then(Weak::upgrade) {
-            return releasing;
-        }
-        let releasing = Arc::default();
-        all.insert(key.clone(), Arc::downgrade(&releasing));
-        releasing
-    }
-
-    fn is_releasing(&self, key: &Key) -> bool {
-        let all = locked(&self.releasing);
-        all.get(key).is_some_and(|releasing| releasing.strong_count() > 0)
-    }
-
-    /// Goes on releasing while something of the claim may be at the member, or on its way there.
-    fn release_until_sure(
-        self: &Arc<Self>,
-        member: usize,
-        claim: &Arc<Claim>,
-        pending: Option<Moment>,
-        answer: &Result<Released, Error>,
-    ) {
-        let until = match (answer, pending) {
-            (Err(_), _) => self.pending_until(claim),
-            (Ok(Released::Removed), _) | (_, None) => return,
-            (_, Some(until)) => until,
-        };
-        let (inner, claim, failed) = (self.clone(), claim.clone(), answer.is_err());
-        tokio::spawn(async move {
-            let mut tries = 1;
-            while inner.clock.now() < until {
-                tokio::time::sleep(inner.pause(tries)).await;
-                tries += 1;
-                match inner.release_at(member, &claim).await {
-                    Ok(Released::Removed) => return,
-                    Ok(_) if failed && pending.is_none() => return,
-                    _ => {}
-                }
-            }
-        });
     }
 }

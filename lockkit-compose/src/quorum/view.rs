@@ -19,13 +19,22 @@ impl QuorumInner {
     }
 
     async fn inspect_members(&self, key: &Key) -> Result<Vec<(usize, LockState)>, Error> {
-        let inspecting = (0..self.members.len()).map(|member| {
-            let key = key.clone();
-            self.ask(member, self.options.member_limit, |driver| async move {
-                driver.inspect(&key).await
-            })
-        });
+        let inspecting = (0..self.members.len()).map(|member| self.inspect_at(member, key));
         self.enough(join_all(inspecting).await)
+    }
+
+    async fn inspect_at(&self, member: usize, key: &Key) -> Result<LockState, Error> {
+        let key = key.clone();
+        let inspect = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
+        self.ask(member, self.options.member_limit, inspect).await
+    }
+
+    /// Whether a majority of the members shows no holder, without this one.
+    pub(super) async fn is_free_past(&self, member: usize, key: &Key) -> bool {
+        let others = self.others(member).map(|other| self.inspect_at(other, key));
+        let states = join_all(others).await;
+        let is_free = |state: &&LockState| !state.queue.iter().any(ClaimState::holds);
+        states.iter().flatten().filter(is_free).count() >= self.majority()
     }
 
     /// Whether a claim that conflicts with this one is at a majority of the members, or may be for

@@ -13,26 +13,26 @@ use lockkit_core::{Claim, Margin, Mode, Namespace, Token};
 use super::network::{Flaw, Link, Server};
 use super::world::{SIGN, TTL, break_all, claim, claim_on, key, named, open, options, runtime};
 
-type Flaws = &'static [Flaw];
+pub(super) type Flaws = &'static [Flaw];
 
 /// A program's own quorum of these members, to which they show these flaws.
-fn quorum(servers: &[Arc<Server>], seed: u64, flaws: Flaws) -> QuorumDriver {
+pub(super) fn quorum(servers: &[Arc<Server>], seed: u64, flaws: Flaws) -> QuorumDriver {
     let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0, flaws));
     QuorumDriver::new(links.collect(), options()).unwrap()
 }
 
-fn servers() -> Vec<Arc<Server>> {
+pub(super) fn servers() -> Vec<Arc<Server>> {
     (0..3).map(|_| Server::new()).collect()
 }
 
-async fn take(quorum: &QuorumDriver, claim: &Arc<Claim>) -> Token {
+pub(super) async fn take(quorum: &QuorumDriver, claim: &Arc<Claim>) -> Token {
     match quorum.acquire(claim, Patience::Try).await {
         Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
 
-async fn nap(time: Duration) {
+pub(super) async fn nap(time: Duration) {
     tokio::time::sleep(time).await;
 }
 

@@ -12,6 +12,7 @@
 mod directed;
 mod ledger;
 mod network;
+mod waiting;
 mod world;
 
 use network::Flaw;

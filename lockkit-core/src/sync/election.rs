@@ -19,8 +19,8 @@ use crate::{ClientIdentity, Error, FromLock, Guard, HeldLock, Mode, Space, Token
 /// - **At most one** believes to lead, within the promises of the backend: leadership is a lease,
 ///   and its holder knows of its end before anybody else is elected. What a leader changes should
 ///   check the [token](HeldLock::token), which grows from leader to leader.
-/// - **Fair**: candidates are elected in the order in which they began to campaign. (A quorum keeps
-///   no order.)
+/// - **Fair**: candidates are elected in the order in which they began to campaign. (A quorum
+///   usually does, and promises no order.)
 /// - **Hand-over**: at once when the leader [resigns](Leadership::resign); when its lease has ended,
 ///   if it died, stalled or was cut off.
 /// - **The value** is shown by [`leader`](Self::leader) and [`observe`](Self::observe) for as long
