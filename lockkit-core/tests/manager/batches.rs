@@ -170,6 +170,27 @@ async fn of_two_batches_that_are_answered_together_one_is_sent_again_before_the_
     assert_eq!(sizes(&driver), [2, 2, 2, 2]);
 }
 
+/// What is less than half a batch is left to the other one.
+#[tokio::test(start_paused = true)]
+async fn what_follows_small_batches_that_are_answered_together_is_sent_together() {
+    let driver = Moody::batching(BatchLimits::of(64, 2));
+    let locks = manager_of(&driver);
+    driver.always("batch", Mood::Late(MS));
+    let mut tasks = JoinSet::new();
+    for batch in 1..=2 {
+        for name in numbered(&format!("{batch}/"), 0, 2) {
+            let mutex = locks.mutex(name);
+            tasks.spawn(async move { mutex.lock().await?.release().await });
+        }
+        // No time passes as long as there is something to do.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(tasks.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(sizes(&driver), [2, 2, 4]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_program_that_locks_one_thing_after_the_other_waits_for_no_other() {
     let (driver, locks) = batching(64);
@@ -407,6 +428,21 @@ async fn a_release_whose_answer_was_lost_is_no_loss() {
     for released in releases.join_all().await {
         released.expect("the first attempt took it out");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_a_batch_that_failed_as_a_whole_is_no_loss() {
+    let driver = Moody::batching(BatchLimits::of(64, 1)).refusing("poison");
+    let locks = manager_of(&driver);
+    let guards = lock_all(&locks, numbered("a", 0, 4)).join_all().await;
+    let mut releases = JoinSet::new();
+    guards.into_iter().for_each(|guard| drop(releases.spawn(guard.unwrap().release())));
+    let refused = lock_all(&locks, ["poison".to_owned()].into_iter());
+    for released in releases.join_all().await {
+        released.expect("the batch that failed took it out");
+    }
+    assert!(refused.join_all().await[0].is_err());
+    assert_eq!(sizes(&driver)[..2], [4, 5]);
 }
 
 #[tokio::test(start_paused = true)]
