@@ -170,27 +170,6 @@ async fn of_two_batches_that_are_answered_together_one_is_sent_again_before_the_
     assert_eq!(sizes(&driver), [2, 2, 2, 2]);
 }
 
-/// What is less than half a batch is left to the other one.
-#[tokio::test(start_paused = true)]
-async fn what_follows_small_batches_that_are_answered_together_is_sent_together() {
-    let driver = Moody::batching(BatchLimits::of(64, 2));
-    let locks = manager_of(&driver);
-    driver.always("batch", Mood::Late(MS));
-    let mut tasks = JoinSet::new();
-    for batch in 1..=2 {
-        for name in numbered(&format!("{batch}/"), 0, 2) {
-            let mutex = locks.mutex(name);
-            tasks.spawn(async move { mutex.lock().await?.release().await });
-        }
-        // No time passes as long as there is something to do.
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-    }
-    assert!(tasks.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(sizes(&driver), [2, 2, 4]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_program_that_locks_one_thing_after_the_other_waits_for_no_other() {
     let (driver, locks) = batching(64);
