@@ -14,8 +14,8 @@ use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::promise_tests::test_of;
 use lockkit_lab::set_ups::SET_UPS;
-use lockkit_lab::shown::shown;
 use lockkit_lab::trials::TRIALS;
 use lockkit_lab::{Group, Kind, Layout, Shared};
 use lockkit_redis::RedisDriver;
@@ -140,7 +140,7 @@ fn shown_table(set_ups: &[(&str, &Capabilities)]) -> String {
     for fault in Fault::ALL {
         let (mut tests, mut stated): (BTreeMap<_, Vec<_>>, Vec<_>) = Default::default();
         for (name, _) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Guarantee::Impossible) {
-            match shown(name, fault) {
+            match test_of(name, fault) {
                 Some(shown) => tests.entry(shown.test).or_default().push(*name),
                 None => stated.push(*name),
             }
@@ -162,7 +162,7 @@ async fn started(
     let locks = lockkit::connect(running.url()).await?;
     Ok(ComparedSetUp {
         name: set_up.name.to_owned(),
-        place: String::new(),
+        location: String::new(),
         capabilities: *locks.capabilities(),
         promises: locks.promises().await?,
         reports: Vec::new(),
