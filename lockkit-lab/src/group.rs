@@ -13,6 +13,7 @@ use super::division::Division;
 use super::error::{LabError, Result};
 use super::folder::Folder;
 use super::kind::Layout;
+use super::program::{DEBIANS_NATS, NATS};
 use super::proxy::{Protocol, Proxy};
 use super::raw::{resp, zookeeper};
 use super::server::{Data, Server};
@@ -75,18 +76,31 @@ impl Group {
     ///
     /// If the future is dropped, nothing of the group remains.
     pub async fn start_valkey(layout: Layout) -> Result<Self> {
-        Self::start_once(layout, false, redis::VALKEY).await
+        Self::start_once(layout, false, Some(redis::VALKEY)).await
+    }
+
+    /// Starts a cluster of Debian's NATS, of a version that lets several clients win one swap.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_debians_nats() -> Result<Self> {
+        Self::start_once(Layout::NatsCluster, false, Some(DEBIANS_NATS)).await
     }
 
     async fn start_fresh(layout: Layout, clocks: bool) -> Result<Self> {
         for _ in 1..STARTS {
-            match Self::start_once(layout, clocks, redis::REDIS).await {
+            match Self::start_once(layout, clocks, None).await {
                 // Something else on the machine took a port.
                 Err(LabError::Ended { .. }) => {}
                 result => return result,
             }
         }
-        Self::start_once(layout, clocks, redis::REDIS).await
+        Self::start_once(layout, clocks, None).await
     }
 
     /// Starts a ZooKeeper ensemble whose members wait for each other for a minute, so that a
@@ -113,7 +127,12 @@ impl Group {
         Self { layout, members: Vec::new(), sentinels: Vec::new(), division: None }
     }
 
-    async fn start_once(layout: Layout, clocks: bool, redis: &'static str) -> Result<Self> {
+    async fn start_once(
+        layout: Layout,
+        clocks: bool,
+        program: Option<&'static str>,
+    ) -> Result<Self> {
+        let redis = program.unwrap_or(redis::REDIS);
         let folder = Arc::new(Folder::create()?);
         let mut group = Self::empty(layout);
         let mut nodes = Vec::new();
@@ -138,7 +157,7 @@ impl Group {
             }
             Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
             Layout::EtcdCluster => boxed(etcd::Etcd::cluster(SIZE)?),
-            Layout::NatsCluster => boxed(nats::Nats::cluster(SIZE)?),
+            Layout::NatsCluster => boxed(nats::Nats::cluster(SIZE, program.unwrap_or(NATS))?),
         };
         group.add(recipes, &folder, clocks).await?;
         if !nodes.is_empty() {

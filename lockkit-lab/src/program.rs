@@ -10,6 +10,8 @@ const SERVER_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/pos
 
 /// NATS' program. Debian 12 has one that is older; this one is out of a wheel.
 pub(crate) const NATS: &str = "nats-server-2.15";
+/// Debian's. Version 2.9 lets several clients win one swap where a bucket has replicas.
+pub(crate) const DEBIANS_NATS: &str = "nats-server";
 
 /// DynamoDB Local, with its libraries in a folder beside it: out of a package of npm.
 pub(crate) const DYNAMODB: &str = "DynamoDBLocal.jar";

@@ -2,6 +2,8 @@
 //! which trials can be run on it. Knows no driver: it is handed one way to connect to any URL.
 
 use std::any::Any;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +14,13 @@ use futures_util::{StreamExt, stream};
 use lockkit_conformance::{Report, compare};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
+use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
 
 use crate::proxy::{Protocol, Proxy};
 use crate::trials::{TRIALS, trial};
-use crate::{Costs, Deployment, Group, Kind, LabError, Layout, Result, Server};
+use crate::{Costs, Deployment, Group, Kind, LabError, Layout, Result, Server, s3};
 
 /// A set-up that can be started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +40,11 @@ enum Location {
     Group(Layout),
     /// Three servers of a kind that know nothing of each other.
     Quorum(Kind),
+    /// A bucket of the lab's own S3 server, in this process.
+    Bucket,
 }
 
-/// All of them.
+/// Those that need nothing but Debian's packages.
 pub const SET_UPS: [SetUp; 8] = [
     SetUp { name: "SQLite", about: "a new file on this machine", location: Location::File },
     SetUp {
@@ -78,6 +84,35 @@ pub const SET_UPS: [SetUp; 8] = [
         location: Location::Server(Kind::Etcd),
     },
 ];
+
+/// Stores, which take part when they are named: no package of Debian's has the servers of the first two, and the
+/// figures of emulators are not those of the services.
+pub const STORES: [SetUp; 3] = [
+    SetUp {
+        name: "NATS",
+        about: "one server with JetStream; writes are forced to disk every two minutes",
+        location: Location::Server(Kind::Nats),
+    },
+    SetUp {
+        name: "DynamoDB Local",
+        about: "the emulator, with its data in memory; polled every 50 ms instead of each second, \
+                and a least ttl of 500 ms instead of 1 s",
+        location: Location::Server(Kind::DynamoDb),
+    },
+    SetUp {
+        name: "S3",
+        about: "a server of the lab's own, in memory and in the process that measures; polled every \
+                50 ms instead of each second, and a least ttl of 500 ms instead of 3 s",
+        location: Location::Bucket,
+    },
+];
+
+/// The trials that are run on stores, by how their names begin. Others need a proxy that tells messages apart,
+/// which the lab's does not for NATS, or disturb each message of each operation in turn: a listing of a table
+/// is some hundred.
+const ON_STORES: [&str; 5] = ["robust_04", "robust_05", "robust_06", "loss_03", "token_07"];
+/// These too, where data is on a disk.
+const ON_DISK: [&str; 2] = ["robust_03", "token_06"];
 
 /// Options of quorums: leases as long as cases ask for, and time for members on a busy machine.
 const QUORUM: &str = "?max_ttl=3650d&member_limit=2s";
@@ -133,8 +168,22 @@ impl SetUp {
             Location::Server(Kind::DynamoDb) => "dynamodb",
             Location::Server(Kind::Azurite) => "az",
             Location::Server(Kind::FakeGcs) => "gs",
+            Location::Bucket => "s3",
             Location::Server(Kind::Redis) | Location::Group(_) | Location::Quorum(_) => "redis",
         }
+    }
+
+    /// What it lacks on this machine.
+    pub fn missing(&self) -> Option<String> {
+        let server = match self.location {
+            Location::Server(kind) => kind.missing(),
+            _ => None,
+        };
+        let is_signed = matches!(self.scheme(), "dynamodb" | "s3");
+        let has_keys = std::env::var_os("AWS_ACCESS_KEY_ID").is_some();
+        let keys = "its client signs what it sends: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \
+                    to anything, since its server here takes any";
+        server.map(|why| why.to_string()).or((is_signed && !has_keys).then(|| keys.to_owned()))
     }
 
     /// Starts it.
@@ -155,10 +204,24 @@ impl SetUp {
             Location::Server(kind) => {
                 let server = Server::start(kind).await?;
                 let url = format!("{}{}", server.url(), self.options());
-                let proxy = Proxy::start(server.addr(), kind.protocol()).await?;
-                let counted = format!("{}{}", server.url_at(proxy.addr()), self.options());
-                let counted = Some((counted, Arc::new(proxy)));
+                let url_at = |addr| format!("{}{}", server.url_at(addr), self.options());
+                let counted = counted(server.addr(), kind.protocol(), url_at).await?;
                 Running { url, counted, _held: Box::new(server) }
+            }
+            Location::Bucket => {
+                let listening = async {
+                    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+                    Ok((listener.local_addr()?, listener))
+                };
+                let (addr, listener) = listening.await.map_err(|e: io::Error| {
+                    LabError::Answer(format!("no port to listen on: {e}"))
+                })?;
+                let mut serving = JoinSet::new();
+                serving.spawn(s3::serve(listener));
+                let url_at =
+                    |addr| format!("s3://locks/lab?endpoint=http://{addr}&pace=50ms&min_ttl=500ms");
+                let counted = counted(addr, Protocol::Http1, url_at).await?;
+                Running { url: url_at(addr), counted, _held: Box::new(serving) }
             }
             Location::Group(layout) => {
                 let group = Group::start(layout).await?;
@@ -190,10 +253,9 @@ impl SetUp {
         worker: Option<PathBuf>,
         say: &(dyn Fn(&str) + Sync),
     ) -> Vec<Report> {
-        if self.location == Location::File {
-            return Vec::new();
-        }
-        let chosen: Vec<_> = TRIALS.iter().filter(|trial| compare::shows(trial.name)).collect();
+        let Some(applies) = self.applies() else { return Vec::new() };
+        let shows = |name| compare::shows(name) && applies(name);
+        let chosen: Vec<_> = TRIALS.iter().filter(|trial| shows(trial.name)).collect();
         let total = chosen.len();
         let site: Arc<dyn Deployment> = Arc::new(Staged {
             set_up: *self,
@@ -215,6 +277,34 @@ impl SetUp {
         }
         reports
     }
+
+    /// Which trials can be run on it, by their names; none without a server whose process is its own.
+    fn applies(&self) -> Option<fn(&str) -> bool> {
+        fn begins(name: &str, with: &[&str]) -> bool {
+            with.iter().any(|it| name.starts_with(it))
+        }
+        match self.location {
+            Location::File | Location::Bucket => None,
+            Location::Server(Kind::Nats) => {
+                Some(|name| begins(name, &ON_STORES) || begins(name, &ON_DISK))
+            }
+            Location::Server(Kind::DynamoDb) => Some(|name| begins(name, &ON_STORES)),
+            _ => Some(|_| true),
+        }
+    }
+}
+
+/// The way on which requests are counted, where a proxy can tell them apart.
+async fn counted(
+    server: SocketAddr,
+    protocol: Protocol,
+    url_at: impl Fn(SocketAddr) -> String,
+) -> Result<Option<(String, Arc<Proxy>)>> {
+    if protocol == Protocol::Unknown {
+        return Ok(None);
+    }
+    let proxy = Proxy::start(server, protocol).await?;
+    Ok(Some((url_at(proxy.addr()), Arc::new(proxy))))
 }
 
 /// A set-up as a site.
@@ -249,7 +339,7 @@ impl Deployment for Staged {
         match self.set_up.location {
             Location::Server(kind) | Location::Quorum(kind) => kind,
             Location::Group(layout) => layout.kind(),
-            Location::File => unreachable!("no trials are run on a file"),
+            Location::File | Location::Bucket => unreachable!("no trials are run on it"),
         }
     }
 

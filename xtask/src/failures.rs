@@ -12,25 +12,31 @@ const LINES: usize = 20;
 /// A test that failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
+    /// Its name.
+    pub(crate) test: String,
     /// Runs it alone.
     pub(crate) command: String,
     /// What it said, as far as the report has it.
     pub(crate) message: String,
 }
 
-fn report() -> PathBuf {
-    let profile = std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned());
+/// The runner's profile.
+pub(crate) fn profile() -> String {
+    std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned())
+}
+
+fn report(profile: &str) -> PathBuf {
     places::target().join("nextest").join(profile).join("junit.xml")
 }
 
 /// Removes the report of an earlier run.
-pub(crate) fn forget() {
-    let _ = fs::remove_file(report());
+pub(crate) fn forget(profile: &str) {
+    let _ = fs::remove_file(report(profile));
 }
 
 /// The tests that failed.
-pub(crate) fn all() -> Vec<Failure> {
-    of_report(&fs::read_to_string(report()).unwrap_or_default())
+pub(crate) fn all(profile: &str) -> Vec<Failure> {
+    of_report(&fs::read_to_string(report(profile)).unwrap_or_default())
 }
 
 fn of_report(report: &str) -> Vec<Failure> {
@@ -48,7 +54,7 @@ fn of_report(report: &str) -> Vec<Failure> {
                 );
                 let name = attribute(test, "name");
                 let command = format!("cargo xtask test -p {which} -- --exact {name}");
-                found.push(Failure { command, message: message(test) });
+                found.push(Failure { test: name.to_owned(), command, message: message(test) });
             }
         }
     }
@@ -100,6 +106,7 @@ at lib.rs:3</failure></testcase>
             ("-p xtask --bin xtask -- --exact b", ""),
         ]
         .map(|(arguments, message)| Failure {
+            test: arguments.rsplit(' ').next().unwrap_or_default().to_owned(),
             command: format!("cargo xtask test {arguments}"),
             message: message.to_owned(),
         });

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
+use crate::wheels::Missing;
 use crate::{azurite, dynamodb, recipes, runtimes, wheels};
 
 /// The chore.
@@ -13,19 +14,24 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     if let Some(unknown) = arguments.first() {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
-    ensure()?;
-    let missing = wheels::ensure().into_iter().chain(dynamodb::ensure());
-    for missing in missing.chain(runtimes::ensure()) {
+    for missing in all()?.into_iter().chain(runtimes::ensure()) {
         eprintln!("tests are skipped: {}", missing.why);
     }
     if let Err(why) = recipes::ensure() {
         eprintln!("tests are skipped: there are no packages for the recipes: {why}");
     }
-    if let Err(why) = azurite::ensure() {
-        eprintln!("tests are skipped: there is no Azurite: {why}");
-    }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what the tests of Rust need; says what of it cannot be had, so that its tests are skipped.
+pub(crate) fn all() -> Result<Vec<Missing>, String> {
+    ensure()?;
+    let mut missing = wheels::ensure();
+    missing.extend(dynamodb::ensure());
+    missing.extend(azurite::ensure().err().map(|why| Missing { tests: azurite::TESTS, why }));
+    missing.extend(old_nats().err().map(|why| Missing { tests: "on_debians_nats", why }));
+    Ok(missing)
 }
 
 /// Installs what is missing; does nothing, at once, where nothing is.
@@ -37,15 +43,40 @@ pub(crate) fn ensure() -> Result<(), String> {
     let packages: BTreeSet<_> = missing.iter().map(|requirement| requirement.package).collect();
     let packages: Vec<_> = packages.into_iter().collect();
     eprintln!("missing: {}", names(&missing));
-    eprintln!("installing {}", packages.join(" "));
-    let mut install = as_root(&packages)?;
-    install.args(["sh", "-c", include_str!("install.sh"), "install"]).args(&packages);
-    let status = install.status().map_err(|error| format!("{install:?}: {error}"))?;
+    let installed = install(&packages);
     let missing = Requirement::missing();
-    match (status.success(), missing.is_empty()) {
-        (_, true) => Ok(()),
-        (true, false) => Err(format!("{} is still missing", names(&missing))),
-        (false, false) => Err(format!("the packages cannot be installed ({status})")),
+    match missing.is_empty() {
+        true => Ok(()),
+        false => installed.and(Err(format!("{} is still missing", names(&missing)))),
+    }
+}
+
+/// The NATS of Debian 12, whose replicas let several clients win one swap: a store that must be refused.
+/// An error says why there is none.
+fn old_nats() -> Result<(), String> {
+    const PACKAGE: &str = "nats-server";
+    let version = || {
+        let mut ask = Command::new("dpkg-query");
+        let said = ask.args(["--show", "--showformat=${Version}", PACKAGE]).output().ok()?;
+        said.status.success().then(|| String::from_utf8_lossy(&said.stdout).into_owned())
+    };
+    if version().is_none() {
+        install(&[PACKAGE])?;
+    }
+    match version() {
+        Some(version) if version.starts_with("2.9.") => Ok(()),
+        version => Err(format!("there is no {PACKAGE} 2.9, but {}", version.unwrap_or_default())),
+    }
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    eprintln!("installing {}", packages.join(" "));
+    let mut install = as_root(packages)?;
+    install.args(["sh", "-c", include_str!("install.sh"), "install"]).args(packages);
+    let status = install.status().map_err(|error| format!("{install:?}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("the packages cannot be installed ({status})")),
     }
 }
 

@@ -1,11 +1,21 @@
 //! `cargo xtask mutants [--check] [WORD…]`: makes the changes of `mutants.txt` one after the other, and
 //! runs the test that must fail for each. Says which survived. May change no file but those, and
 //! leaves them as they were.
+//!
+//! Only the package of the test is built. No server is started beforehand: a test starts those that it
+//! needs. Changes of one crate follow each other, so that the crates below it are built once.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Output};
 
 use crate::places::root;
+use crate::{failures, install};
+
+/// How the runner ends when a test has failed; anything else, such as no test, is no conviction.
+const TESTS_FAILED: i32 = 100;
+/// Its profile: it ends with the first test that fails.
+const PROFILE: &str = "mutants";
 
 const LIST: &str = include_str!("../mutants.txt");
 
@@ -32,24 +42,23 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         println!("{} changes can be made", mutants.len());
         return Ok(ExitCode::SUCCESS);
     }
-    let chosen = |m: &&Mutant| {
-        let named =
-            |word: &String| m.what.contains(word.as_str()) || m.file.contains(word.as_str());
-        arguments.is_empty() || arguments.iter().any(named)
-    };
+    let mut chosen: Vec<_> = mutants.iter().filter(|m| m.is_named_by(arguments)).collect();
+    chosen.sort_by_key(|m| (m.file.split('/').next(), &m.test));
+    install::all()?;
+    build_examples(&chosen)?;
     let mut survivors = 0;
-    for mutant in mutants.iter().filter(chosen) {
-        let noticed = mutant.is_noticed()?;
-        let word = match (noticed, mutant.survives.is_empty()) {
-            (true, true) => "noticed",
-            (true, false) => "noticed, though the list says that it survives",
-            (false, true) => "SURVIVED",
-            (false, false) => "survived, as the list says",
+    for mutant in chosen {
+        let (word, by) = match (mutant.noticed_by(), mutant.survives.is_empty()) {
+            (Err(why), _) => ("ERROR", format!(": {why}")),
+            (Ok(Some(by)), true) => ("noticed", by),
+            (Ok(Some(by)), false) => ("noticed, though the list says that it survives", by),
+            (Ok(None), true) => ("SURVIVED", String::new()),
+            (Ok(None), false) => ("survived, as the list says", String::new()),
         };
-        println!("{word}: {} ({})", mutant.what, mutant.file);
-        survivors += usize::from(!noticed && mutant.survives.is_empty());
+        println!("{word}: {} ({}){by}", mutant.what, mutant.file);
+        survivors += usize::from(matches!(word, "SURVIVED" | "ERROR"));
     }
-    println!("{survivors} survived without a reason");
+    println!("{survivors} survived without a reason, or could not be tried");
     Ok(if survivors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -68,28 +77,62 @@ impl Mutant {
         }
     }
 
-    /// Makes the change, runs the test, takes the change back. A change that does not compile is
-    /// an error, not one that was noticed.
-    fn is_noticed(&self) -> Result<bool, String> {
+    fn is_named_by(&self, words: &[String]) -> bool {
+        let is_in = |word: &String| self.what.contains(word) || self.file.contains(word);
+        words.is_empty() || words.iter().any(is_in)
+    }
+
+    /// Makes the change, runs the test, takes the change back; says which test has failed, if one has.
+    /// A change that does not compile is an error, not one that was noticed.
+    fn noticed_by(&self) -> Result<Option<String>, String> {
         let (before, after) = self.changed()?;
         let _restored = Restored { path: self.path(), before };
         std::fs::write(self.path(), after).map_err(|e| format!("{}: {e}", self.file))?;
-        let (chore, looks) = match self.file.split('/').nth(1) {
-            Some("python") => ("python", "--collect-only"),
-            Some("typescript") => ("typescript", "--build"),
-            _ => ("test", "--no-run"),
+        let (chore, builds, fails_fast): (&[&str], _, _) = match self.file.split('/').nth(1) {
+            Some("python") => (&["xtask", "python"], "--collect-only", Some("--exitfirst")),
+            Some("typescript") => (&["xtask", "typescript"], "--build", None),
+            _ => (&["nextest", "run"], "--no-run", None),
         };
-        let test = |more: &[&str]| {
-            let mut command = Command::new(env!("CARGO"));
-            command.current_dir(root()).args(["xtask", chore]).args(self.test.split(' '));
-            command.args(more).stdout(Stdio::null()).stderr(Stdio::null());
-            command.status().map_err(|e| format!("cargo xtask {chore}: {e}"))
-        };
-        if !test(&[looks])?.success() {
-            return Err(format!("{}: the change does not compile", self.what));
+        let run = |more| output(chore, self.test.split(' ').chain(more));
+        let built = run(Some(builds))?;
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr).into_owned();
+            return Err(format!("it does not compile, or has no test:\n{said}"));
         }
-        Ok(!test(&[])?.success())
+        failures::forget(PROFILE);
+        let ended = run(fails_fast)?.status;
+        let by = failures::all(PROFILE).into_iter().map(|failure| failure.test).collect::<Vec<_>>();
+        match ended.code() {
+            Some(0) => Ok(None),
+            Some(TESTS_FAILED) => Ok(Some(format!(" by {}", by.join(", ")))),
+            Some(_) if chore[0] == "xtask" => Ok(Some(String::new())),
+            _ => Err(format!("no test was run: {ended}")),
+        }
     }
+}
+
+/// Builds the programs that tests start, which are examples of the packages and of the lab: a test that is
+/// chosen by its name would not have them.
+fn build_examples(chosen: &[&Mutant]) -> Result<(), String> {
+    let words = chosen.iter().flat_map(|mutant| mutant.test.split(' '));
+    let has_examples = |package: &&str| root().join(package).join("examples").is_dir();
+    let mut packages: BTreeSet<_> = words.filter(has_examples).collect();
+    if !packages.is_empty() {
+        packages.insert("lockkit-lab");
+    }
+    for package in packages {
+        let built = output(&["build", "--examples", "--package"], [package].into_iter())?;
+        if !built.status.success() {
+            return Err(String::from_utf8_lossy(&built.stderr).into_owned());
+        }
+    }
+    Ok(())
+}
+
+fn output<'a>(chore: &[&str], arguments: impl Iterator<Item = &'a str>) -> Result<Output, String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root()).env("NEXTEST_PROFILE", PROFILE).args(chore).args(arguments);
+    command.output().map_err(|error| format!("{command:?}: {error}"))
 }
 
 /// A file that is as it was when this is dropped.

@@ -7,9 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use crate::wheels::Missing;
-use crate::{
-    azurite, dynamodb, failures, install, places, python, recipes, runtimes, typescript, wheels,
-};
+use crate::{failures, install, places, python, recipes, runtimes, typescript};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -23,10 +21,7 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 /// `cargo test` otherwise. Examples in the documentation are tested only when there
 /// are no arguments, since the two runners understand different ones.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    install::ensure()?;
-    let mut missing = wheels::ensure();
-    missing.extend(dynamodb::ensure());
-    missing.extend(azurite::ensure().err().map(|why| Missing { tests: azurite::TESTS, why }));
+    let mut missing = install::all()?;
     if !arguments.is_empty() {
         return of_rust(arguments);
     }
@@ -110,9 +105,10 @@ fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     if !has_nextest() {
         return summed(arguments);
     }
-    failures::forget();
+    let profile = failures::profile();
+    failures::forget(&profile);
     let end = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
-    for failure in failures::all() {
+    for failure in failures::all(&profile) {
         eprintln!("failed, run it alone: {}", failure.command);
         failure.message.lines().for_each(|line| eprintln!("    {line}"));
     }

@@ -26,7 +26,8 @@ pub(crate) struct CompareArgs {
     ///
     /// Also counts messages, and shows by faults what each promises under them, which takes some ten
     /// minutes for all of them (--verbose tells each step). Servers are those of Debian's packages, in
-    /// temporary folders.
+    /// temporary folders. Stores take part when they are named (nats, dynamodb-local, s3): their servers
+    /// are fetched by `cargo xtask install`, or are emulators, whose figures are not those of the services.
     #[cfg(feature = "lab")]
     #[arg(long)]
     pub(crate) lab: bool,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkit_conformance::Worker;
 use lockkit_conformance::compare::{Counted, Subject};
-use lockkit_lab::set_ups::{Connect, SET_UPS, SetUp};
+use lockkit_lab::set_ups::{Connect, SET_UPS, STORES, SetUp};
 
 use super::compare::{check_names, check_no_backend, conclude, connect, measured, over, progress};
 use crate::args::BackendArgs;
@@ -51,7 +51,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
     conclude(args, &comparison)
 }
 
-/// Those that are named, or all for which there is a driver.
+/// Those that are named, or all but stores for which there is a driver.
 fn chosen(names: &[String]) -> Result<Vec<SetUp>, ExitError> {
     let missing = |set_up: &SetUp| lockkit::missing_feature(&format!("{}://", set_up.scheme()));
     if names.is_empty() {
@@ -63,12 +63,16 @@ fn chosen(names: &[String]) -> Result<Vec<SetUp>, ExitError> {
         return Ok(chosen);
     }
     let find = |name: &String| {
-        let known = SET_UPS.iter().find(|set_up| set_up.is_called(name)).ok_or_else(|| {
-            let all = SET_UPS.map(|set_up| set_up.name).join(", ");
+        let all = || SET_UPS.into_iter().chain(STORES);
+        let known = all().find(|set_up| set_up.is_called(name)).ok_or_else(|| {
+            let all = all().map(|set_up| set_up.name).collect::<Vec<_>>().join(", ");
             ExitError::usage(format!("the lab has no {name:?}; it has {all}"))
         })?;
-        match missing(known) {
-            None => Ok(*known),
+        if let Some(why) = known.missing() {
+            return Err(ExitError::usage(format!("{}: {why}", known.name)));
+        }
+        match missing(&known) {
+            None => Ok(known),
             Some(feature) => Err(ExitError::usage(format!(
                 "this lockkit was built without {feature}: in a clone of its repository, run \
                  cargo install --path lockkit-cli --features lab,{feature}"

@@ -410,6 +410,21 @@ async fn a_release_whose_answer_was_lost_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_in_a_batch_that_failed_as_a_whole_is_no_loss() {
+    let driver = Moody::batching(BatchLimits::of(64, 1)).refusing("poison");
+    let locks = manager_of(&driver);
+    let guards = lock_all(&locks, numbered("a", 0, 4)).join_all().await;
+    let mut releases = JoinSet::new();
+    guards.into_iter().for_each(|guard| drop(releases.spawn(guard.unwrap().release())));
+    let refused = lock_all(&locks, ["poison".to_owned()].into_iter());
+    for released in releases.join_all().await {
+        released.expect("the batch that failed took it out");
+    }
+    assert!(refused.join_all().await[0].is_err());
+    assert_eq!(sizes(&driver)[..2], [4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_refuses_what_was_not_sent() {
     let (driver, locks) = batching(64);
     driver.next("batch", Mood::Late(100 * MS));

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::{
@@ -117,15 +118,18 @@ async fn a_shutdown_after_the_loss_sends_nothing() {
 async fn a_loss_that_nothing_has_noticed_releases_nothing_either() {
     // The thread was blocked until after the deadline: the guard's owner comes before the renewer.
     for kind in ["release", "drop", "shutdown"] {
-        let (driver, locks) = locks();
+        let clock = Arc::new(StandingStill::default());
+        let driver = Moody::new(MemoryDriver::with_clock(clock.clone()));
+        let locks = manager_of(&driver);
         let guard = held(&locks).await;
-        tokio::time::advance(TTL).await;
+        clock.ahead.store(TTL.as_nanos() as u64, Ordering::SeqCst);
         let at = Instant::now();
         assert!(!guard.is_valid());
         match kind {
             "release" => assert!(guard.release().await.is_err()),
             "drop" => drop(guard),
-            _ => drop(tokio::spawn(async move { locks.shutdown().await })),
+            // Polled at once, since a task of its own would come after the renewer.
+            _ => assert!(locks.shutdown().now_or_never().is_none()),
         }
         stays_closed(&driver, at - TTL / 10).await;
     }

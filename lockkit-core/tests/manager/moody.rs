@@ -337,7 +337,11 @@ impl LockDriver for Moody {
         };
         let sent = Sent::all(batch);
         self.batches.lock().unwrap().push(sent.clone());
-        if sent.iter().any(|it| Some(it.name()) == self.poison) {
+        let is_poison = |it: &Sent| Some(it.name()) == self.poison;
+        if sent.iter().any(is_poison) {
+            // The others may be carried out all the same.
+            let others: Vec<_> = sent.into_iter().filter(|it| !is_poison(it)).collect();
+            let _ = self.submit_free(&others).await;
             return Err(BatchError::unknown(Error::permanent("moody", "one of them is too much")));
         }
         let (this, twice) = (self.clone(), self.sends_twice());

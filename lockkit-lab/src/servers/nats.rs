@@ -28,6 +28,7 @@ pub(crate) struct Nats {
     members: Arc<Vec<Member>>,
     /// Further settings, such as users and their rights.
     settings: String,
+    program: &'static str,
 }
 
 #[derive(Debug)]
@@ -38,7 +39,7 @@ struct Member {
 
 impl Nats {
     pub(crate) fn single() -> Result<Self> {
-        Ok(Self::cluster(1)?.remove(0))
+        Ok(Self::cluster(1, NATS)?.remove(0))
     }
 
     /// One with further settings in its configuration.
@@ -48,10 +49,11 @@ impl Nats {
         Ok(alone)
     }
 
-    pub(crate) fn cluster(size: usize) -> Result<Vec<Self>> {
+    pub(crate) fn cluster(size: usize, program: &'static str) -> Result<Vec<Self>> {
         let member = |_| Ok(Member { client: Port::take()?, peer: Port::take()? });
         let members = Arc::new((0..size).map(member).collect::<Result<Vec<_>>>()?);
-        let member = |at| Self { at, members: Arc::clone(&members), settings: String::new() };
+        let member =
+            |at| Self { at, members: Arc::clone(&members), settings: String::new(), program };
         Ok((0..size).map(member).collect())
     }
 
@@ -99,7 +101,7 @@ impl Recipe for Nats {
     }
 
     fn command(&self, home: &ServerDir) -> Result<Command> {
-        let mut command = home.command(NATS)?;
+        let mut command = home.command(self.program)?;
         command.args(["--config", "nats.conf"]);
         Ok(command)
     }

@@ -95,6 +95,8 @@ async fn of_32_processes_on_one_shard_each_gets_its_lock_within_ten_seconds() {
         );
         assert!(slowest_first <= Duration::from_secs(10), "{slowest_first:?}");
         assert!(least * 4 >= most, "{least} to {most} grants");
+        // 33 and 22 where no process gives way, 18 and 16 where they do.
+        assert!(swaps_a_grant <= if bare_conflicts > 0.0 { 19.0 } else { 25.0 }, "{swaps_a_grant}");
     }
 }
 

@@ -7,8 +7,10 @@ use async_nats::HeaderMap;
 use lockkit_core::Error;
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::raw::nats::ask;
-use lockkit_lab::{Kind, Proxy, Server, Shared, TestCertificates};
-use lockkit_store::{DocumentVersion, NatsStore, PutOutcome, Store, StoreDriver, StoreError};
+use lockkit_lab::{Group, Kind, Proxy, Server, Shared, TestCertificates};
+use lockkit_store::{
+    DocumentVersion, NatsStore, PutOutcome, Store, StoreDriver, StoreError, probe,
+};
 use serde_json::json;
 
 use crate::contract::{self, stored, text};
@@ -258,5 +260,24 @@ mod on_nats {
         let took = granted.saturating_duration_since(released);
         assert!(took < Duration::from_millis(1_500), "it was woken after {took:?}");
         guard.release().await.unwrap();
+    }
+}
+
+mod on_debians_nats {
+    use super::*;
+
+    /// Its replicas let several of concurrent swaps succeed. A driver does not get as far as the probe.
+    #[tokio::test]
+    async fn three_replicas_of_an_old_version_are_refused_and_convicted_by_the_probe() {
+        let group = Group::start_debians_nats().await.unwrap();
+        // It creates the bucket.
+        let refused = permanent(&group.url()).await;
+        assert!(refused.contains("2.9.") && refused.contains("upgrade to 2.10.23"), "{refused}");
+        let store = Arc::new(NatsStore::connect(&group.url()).await.unwrap());
+        for _ in 0..20 {
+            let convicted = probe(store.clone()).await.unwrap_err();
+            assert!(!convicted.is_retryable(), "{convicted}");
+            assert!(convicted.to_string().contains("at most one may"), "{convicted}");
+        }
     }
 }

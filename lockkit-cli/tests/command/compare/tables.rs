@@ -135,6 +135,22 @@ fn the_lab_starts_what_is_named() {
     assert!(said.contains("first come, first served ✓"), "{said}");
 }
 
+/// Its requests are counted, and its server is in the process of the command.
+#[test]
+fn stores_take_part_when_they_are_named() {
+    let stage = Stage::new();
+    let named = ["compare", "--lab", "s3", "--rounds", "1"];
+    let refused = stage.lockkit(&named).env_remove("AWS_ACCESS_KEY_ID").output().unwrap();
+    assert_eq!(code(&refused), 64);
+    assert!(stderr(&refused).contains("set AWS_ACCESS_KEY_ID"), "{}", stderr(&refused));
+    let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let compared = stage.lockkit(&named).envs(keys).output().unwrap();
+    assert_eq!(code(&compared), 0, "{}", stderr(&compared));
+    let said = stdout(&compared);
+    let hot = said.lines().find(|line| line.starts_with("one lock, 64 waiters")).expect(&said);
+    assert!(hot.contains("requests each") && !hot.contains(" 0.00 requests"), "{hot}");
+}
+
 #[track_caller]
 fn is_refused(arguments: &[&str], with: i32, because: &str) {
     let stage = Stage::new();
