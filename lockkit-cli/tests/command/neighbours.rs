@@ -5,7 +5,6 @@ use std::fs;
 use lockkit_lab::raw::resp;
 use lockkit_lab::{Kind, Shared};
 use serde_json::Value;
-use sqlx::{Connection, Executor, PgConnection};
 
 use crate::stage::{Stage, code, stderr, stdout, wait_for};
 
@@ -61,33 +60,6 @@ async fn text_says_who_has_it_and_doctor_finds_one_without_an_expiry() {
     assert!(report.contains("no expiry") && report.contains(&name), "{report}");
     assert_ne!(code(&doctor), 0);
     ask(&server, &["DEL", &name]).await;
-    assert_eq!(waiter.code(), 0);
-}
-
-#[tokio::test]
-async fn doctor_finds_an_advisory_lock_without_a_lease_and_a_process_without_the_setting() {
-    let server = Shared::server(Kind::Postgres).await.unwrap();
-    let name = format!("doctor-{}", std::process::id());
-    let plain = format!("{}?namespace={name}", server.url());
-    let url = format!("{plain}&neighbours=advisory");
-    let mut neighbour = PgConnection::connect(server.url()).await.unwrap();
-    let take = format!("SELECT pg_advisory_lock(hashtext('{name}'))");
-    neighbour.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(take))).await.unwrap();
-    let stage = Stage::new();
-    let mut waiter = stage.start(&["run", "--url", &url, "--progress", &name, "true"]);
-    wait_for("a line with the neighbour", || {
-        let text = fs::read_to_string(stage.path("stderr")).unwrap_or_default();
-        text.contains("neighbour").then_some(text)
-    });
-    let doctor = stage.run(&["doctor", "--url", &url]);
-    let report = stdout(&doctor);
-    assert!(report.contains("no lease") && report.contains(&name), "{report}");
-    assert_eq!(code(&doctor), 0, "a warning: {report}");
-    let doctor = stage.run(&["doctor", "--url", &plain]);
-    let report = stdout(&doctor);
-    assert!(report.contains("connect with ?neighbours=advisory"), "{report}");
-    assert_ne!(code(&doctor), 0);
-    neighbour.close().await.unwrap();
     assert_eq!(waiter.code(), 0);
 }
 
