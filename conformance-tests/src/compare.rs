@@ -60,7 +60,7 @@ pub struct ComparedSetUp {
     /// What it is called in the tables.
     pub name: String,
     /// Where it is, without secrets.
-    pub place: String,
+    pub location: String,
     /// What its driver states.
     pub capabilities: Capabilities,
     /// What is kept under each fault as its servers were set up, and why.
@@ -140,9 +140,9 @@ impl Comparison {
             return Ok(None);
         };
         let set_ups = set_ups.into_iter().zip(measured).map(|((subject, reports), measured)| {
-            let (name, place) = (subject.name().to_owned(), subject.place().to_owned());
+            let (name, place) = (subject.name().to_owned(), subject.location().to_owned());
             let (capabilities, promises) = (*subject.capabilities(), subject.promises().clone());
-            ComparedSetUp { name, place, capabilities, promises, reports, measured }
+            ComparedSetUp { name, location: place, capabilities, promises, reports, measured }
         });
         Ok(Some(Self { date: today(), machine: machine(), set_ups: set_ups.collect() }))
     }

@@ -204,7 +204,7 @@ impl CaseContext {
     }
 
     /// The line of a lock.
-    pub async fn line(&self, driver: &Arc<dyn LockDriver>, key: &Key) -> Vec<ClaimState> {
+    pub async fn queue(&self, driver: &Arc<dyn LockDriver>, key: &Key) -> Vec<ClaimState> {
         self.state(driver, key).await.queue
     }
 
@@ -343,34 +343,34 @@ impl MustSucceed for Arc<dyn LockDriver> {
     async fn grant(&self, claim: &Arc<Claim>) -> Grant {
         match asked(|| self.acquire(claim, Patience::Try)).await {
             Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant,
-            other => panic!("{} should have been granted, not {other:?}", shown(claim)),
+            other => panic!("{} should have been granted, not {other:?}", claim_label(claim)),
         }
     }
 
     async fn queue(&self, claim: &Arc<Claim>) -> u32 {
         match asked(|| self.acquire(claim, Patience::Wait)).await {
             Ok(Attempted { result: Acquisition::Queued { ahead }, .. }) => ahead,
-            other => panic!("{} should have been queued, not {other:?}", shown(claim)),
+            other => panic!("{} should have been queued, not {other:?}", claim_label(claim)),
         }
     }
 
     async fn refuse(&self, claim: &Arc<Claim>) {
         let answer = asked(|| self.acquire(claim, Patience::Try)).await;
         let busy = matches!(answer, Ok(Attempted { result: Acquisition::Busy, .. }));
-        assert!(busy, "{} should be busy, not {answer:?}", shown(claim));
+        assert!(busy, "{} should be busy, not {answer:?}", claim_label(claim));
     }
 
     async fn turn(&self, claim: &Arc<Claim>) -> Grant {
         match tokio::time::timeout(PATIENCE, self.granted(claim)).await {
             Ok(Ok(grant)) => grant,
-            Ok(other) => panic!("{} should have got its turn: {other:?}", shown(claim)),
-            Err(_) => panic!("{} never got its turn", shown(claim)),
+            Ok(other) => panic!("{} should have got its turn: {other:?}", claim_label(claim)),
+            Err(_) => panic!("{} never got its turn", claim_label(claim)),
         }
     }
 
     async fn let_go(&self, claim: &Arc<Claim>) -> Released {
         let released = asked(|| self.release(claim)).await;
-        released.unwrap_or_else(|e| panic!("the release of {} failed: {e}", shown(claim)))
+        released.unwrap_or_else(|e| panic!("the release of {} failed: {e}", claim_label(claim)))
     }
 
     async fn renew_one(&self, claim: &Arc<Claim>) -> Renewal {
@@ -379,18 +379,18 @@ impl MustSucceed for Arc<dyn LockDriver> {
             assert_eq!(answers.len(), 1, "one claim renewed, one answer");
             answers.remove(0)
         });
-        renewed.await.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", shown(claim)))
+        renewed.await.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", claim_label(claim)))
     }
 
     async fn holds(&self, claim: &Arc<Claim>) -> Grant {
         match self.renew_one(claim).await {
             Renewal::Holds(grant) => grant,
-            other => panic!("{} should hold: {other:?}", shown(claim)),
+            other => panic!("{} should hold: {other:?}", claim_label(claim)),
         }
     }
 }
 
-fn shown(claim: &Claim) -> String {
+fn claim_label(claim: &Claim) -> String {
     format!("the {} claim on {:?}", claim.mode.as_str(), claim.key.name)
 }
 

@@ -10,11 +10,11 @@ use crate::wrap::{DriverMethod, Tamper};
 
 /// Where the one fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct InjectedFault {
     /// At which call, counted from 0.
     pub call: u64,
     /// At which place of it.
-    pub place: InjectionPoint,
+    pub point: InjectionPoint,
 }
 
 /// The place of a fault within a call.
@@ -31,7 +31,7 @@ pub enum InjectionPoint {
 /// Fails once.
 #[derive(Debug)]
 pub struct Faulty {
-    fault: Fault,
+    fault: InjectedFault,
     calls: AtomicU64,
     enabled: AtomicBool,
     struck: AtomicBool,
@@ -39,7 +39,7 @@ pub struct Faulty {
 
 impl Faulty {
     /// Fails at this place.
-    pub fn at(fault: Fault) -> Self {
+    pub fn at(fault: InjectedFault) -> Self {
         Self {
             fault,
             calls: AtomicU64::new(0),
@@ -65,7 +65,7 @@ impl Tamper for Faulty {
         if chosen {
             self.struck.store(true, Ordering::SeqCst);
         }
-        if chosen && self.fault.place == InjectionPoint::Before {
+        if chosen && self.fault.point == InjectionPoint::Before {
             return Err(Self::error());
         }
         self.enabled.fetch_or(chosen, Ordering::SeqCst);
@@ -73,7 +73,7 @@ impl Tamper for Faulty {
     }
 
     fn cut_after_polls(&self, _: DriverMethod) -> Option<u32> {
-        match self.fault.place {
+        match self.fault.point {
             InjectionPoint::Polls(polls) if self.enabled.swap(false, Ordering::SeqCst) => {
                 Some(polls)
             }
@@ -82,7 +82,7 @@ impl Tamper for Faulty {
     }
 
     async fn after(&self, _: DriverMethod) -> Result<(), Error> {
-        match self.fault.place {
+        match self.fault.point {
             InjectionPoint::After if self.enabled.swap(false, Ordering::SeqCst) => {
                 Err(Self::error())
             }

@@ -46,7 +46,7 @@ pub enum ExpectedResult {
 
 impl Model {
     /// The list, and how many of its first members hold.
-    pub fn line(&self) -> (&[ModelClaim], usize) {
+    pub fn queue_and_holders(&self) -> (&[ModelClaim], usize) {
         (&self.queue, self.queue.iter().take_while(|m| m.held).count())
     }
 
@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn result_at(&self, at: usize) -> ExpectedResult {
-        match at < self.line().1 {
+        match at < self.queue_and_holders().1 {
             true => ExpectedResult::Holds,
             false => ExpectedResult::Waits(at as u32),
         }

@@ -147,12 +147,12 @@ pub fn heading() -> String {
 
 /// The line of one set-up, as its driver states it.
 pub fn row(set_up: &str, capabilities: &Capabilities) -> String {
-    line(set_up, capabilities, |_| "")
+    table_row(set_up, capabilities, |_| "")
 }
 
 /// The same beside what came out of a run: an answer is marked when a case was run that shows it.
 pub fn row_with(set_up: &str, capabilities: &Capabilities, reports: &[Report]) -> String {
-    line(set_up, capabilities, |question| Mark::of(question.shown_by, reports).text())
+    table_row(set_up, capabilities, |question| Mark::of(question.shown_by, reports).text())
 }
 
 /// What is below the table.
@@ -173,7 +173,7 @@ pub fn footnotes() -> String {
     notes
 }
 
-fn line(
+fn table_row(
     set_up: &str,
     capabilities: &Capabilities,
     mark: impl Fn(&Question) -> &'static str,

@@ -90,7 +90,7 @@ impl Process {
     ///
     /// # Panics
     /// When it ended instead.
-    pub async fn line(&mut self) -> String {
+    pub async fn read_line(&mut self) -> String {
         let line = self.lines.next_line().await.expect("its output can be read");
         line.expect("the worker process ended early")
     }
@@ -101,7 +101,7 @@ impl Process {
     /// When it ended before.
     pub async fn says(&mut self, word: &str) -> u64 {
         loop {
-            let line = self.line().await;
+            let line = self.read_line().await;
             let number = line.strip_prefix(word).and_then(|n| n.trim().parse().ok());
             if let Some(number) = number {
                 return number;

@@ -67,7 +67,7 @@ pub(crate) struct LockRequest<'a> {
     /// Of how many slots one is wanted, instead of a lock.
     slots: Option<u32>,
     /// Whether what was taken is left to its lease.
-    left: Cell<bool>,
+    left_to_lease: Cell<bool>,
     /// Since when it is waited for, the backend included.
     began: Instant,
     /// How long a request may take, once the backend is known.
@@ -85,7 +85,7 @@ impl<'a> LockRequest<'a> {
     ) -> Self {
         let (began, timeout, refused) = (Instant::now(), OnceLock::new(), Cell::new(None));
         let (slots, left) = (None, Cell::new(false));
-        Self { name, args, max_hold, detached, slots, left, began, timeout, refused }
+        Self { name, args, max_hold, detached, slots, left_to_lease: left, began, timeout, refused }
     }
 
     /// The same for one of so many slots.
@@ -108,12 +108,12 @@ impl<'a> LockRequest<'a> {
 
     /// What was taken is to end with its lease, whatever becomes of this process.
     pub(crate) fn leave(&self) {
-        self.left.set(true);
+        self.left_to_lease.set(true);
     }
 
     /// Whether that was asked for.
     pub(crate) fn is_left(&self) -> bool {
-        self.left.get()
+        self.left_to_lease.get()
     }
 
     /// Connects, again and again for as long as --wait says: what starts at boot waits for its
@@ -126,7 +126,7 @@ impl<'a> LockRequest<'a> {
                 Ok(locks) => return Ok(locks),
                 Err(failure) => failure,
             };
-            let left = self.left().unwrap_or_default();
+            let left = self.remaining_wait().unwrap_or_default();
             if !(failure.passing || failure.read_only) || left.is_zero() {
                 return Err(failure);
             }
@@ -145,7 +145,7 @@ impl<'a> LockRequest<'a> {
     }
 
     /// What is left of --wait; `None` when it is not limited.
-    fn left(&self) -> Option<Duration> {
+    fn remaining_wait(&self) -> Option<Duration> {
         Some(self.args.wait?.saturating_sub(self.began.elapsed()))
     }
 
@@ -191,7 +191,7 @@ impl<'a> LockRequest<'a> {
     }
 
     async fn attempt(&self, locks: &LockManager) -> Result<Option<Taken>, Error> {
-        match self.left() {
+        match self.remaining_wait() {
             _ if self.args.once => self.once(locks).await,
             Some(Duration::ZERO) => self.once(locks).await,
             limit => self.patiently(locks, limit).await,
@@ -313,7 +313,7 @@ impl<'a> LockRequest<'a> {
         output::note(&line);
         let spinner = Spinner;
         loop {
-            line = self.line(locks).await.unwrap_or(line);
+            line = self.waiting_for(locks).await.unwrap_or(line);
             let started = Instant::now();
             while started.elapsed() < Duration::from_secs(2) {
                 spinner.show(began.elapsed(), &line);
@@ -325,7 +325,7 @@ impl<'a> LockRequest<'a> {
     async fn first_line(&self, locks: &LockManager) -> String {
         loop {
             sleep(Duration::from_secs(1)).await;
-            if let Some(line) = self.line(locks).await {
+            if let Some(line) = self.waiting_for(locks).await {
                 return line;
             }
         }
@@ -333,7 +333,7 @@ impl<'a> LockRequest<'a> {
 
     /// What is waited for; `None` when no other claim is in the way, so that only the machine is slow, and
     /// when that is not known.
-    async fn line(&self, locks: &LockManager) -> Option<String> {
+    async fn waiting_for(&self, locks: &LockManager) -> Option<String> {
         let subject = describe::subject(self.space(), self.name);
         if self.space() == Space::Lock && locks.neighbour_wait(self.name).is_some() {
             return Some(format!("waiting for {subject}: held by a client of another library"));
@@ -346,7 +346,7 @@ impl<'a> LockRequest<'a> {
                 {
                     return None;
                 }
-                let behind = match place(&state) {
+                let behind = match waiters_ahead(&state) {
                     Some(ahead) if ahead > 0 => format!(", behind {ahead} who wait"),
                     _ => String::new(),
                 };
@@ -422,7 +422,7 @@ pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, ExitE
 }
 
 /// How many wait ahead of this process.
-fn place(state: &LockState) -> Option<usize> {
+fn waiters_ahead(state: &LockState) -> Option<usize> {
     state.waiters().position(|s| note::is_this_process(&s.identity))
 }
 

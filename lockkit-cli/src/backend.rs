@@ -177,13 +177,13 @@ impl Backend {
     }
 
     /// The URL as it may be shown: without passwords.
-    pub(crate) fn shown(&self) -> String {
-        shown(&self.url).0
+    pub(crate) fn url_without_passwords(&self) -> String {
+        without_passwords(&self.url).0
     }
 
     /// Whether what may be shown is less than the URL.
     pub(crate) fn hides_something(&self) -> bool {
-        shown(&self.url).1
+        without_passwords(&self.url).1
     }
 
     /// The namespace that names get.
@@ -293,7 +293,7 @@ impl Backend {
 
 /// The URL without its passwords, and whether there were any. Options of drivers are shown, since
 /// they may say where the locks are (`tables`), but for those that a secret may stand in.
-fn shown(url: &BackendUrl) -> (String, bool) {
+fn without_passwords(url: &BackendUrl) -> (String, bool) {
     let rest = url.rest();
     if matches!(url.scheme(), "sqlite" | "memory") {
         return (rest.to_owned(), false);
@@ -426,7 +426,7 @@ impl ExitError {
             && self.ending == Ending::Code(code::UNAVAILABLE)
             && !self.is_located
         {
-            *sentence = format!("while {doing} {}: {}", backend.shown(), backend.named(sentence));
+            *sentence = format!("while {doing} {}: {}", backend.url_without_passwords(), backend.named(sentence));
             self.is_located = true;
         }
         self

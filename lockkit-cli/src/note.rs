@@ -11,7 +11,7 @@ const LONGEST: usize = 200;
 
 /// Who runs what.
 pub(crate) fn of_command(words: &[OsString]) -> String {
-    let line = line(words);
+    let line = command_line(words);
     let text = format!("{}: {line}", user());
     let plain: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
@@ -19,7 +19,7 @@ pub(crate) fn of_command(words: &[OsString]) -> String {
 }
 
 /// The command line without its secrets.
-fn line(words: &[OsString]) -> String {
+fn command_line(words: &[OsString]) -> String {
     let mut shown = Vec::new();
     let mut hide_next = false;
     for word in words {
@@ -120,8 +120,8 @@ pub(crate) fn is_secret(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(words: &[&str]) -> String {
-        line(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    fn note_of(words: &[&str]) -> String {
+        command_line(&words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             (&["deploy", "AKIA1234567890abcdEFGH5678"], "deploy ***"),
             (&["report", "2026-11-21/report"], "report 2026-11-21/report"),
         ] {
-            assert_eq!(shown(words), expected);
+            assert_eq!(note_of(words), expected);
         }
     }
 

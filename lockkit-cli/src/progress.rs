@@ -41,8 +41,8 @@ pub(crate) struct Progress<'a> {
 struct ProgressView<'a> {
     /// `waiting`, or `held` while a least hold is waited for.
     phase: &'static str,
-    /// The place among those who wait, from 1; null while that is not known, and when it holds.
-    place: Option<usize>,
+    /// The position among those that wait, from 1; null while that is not known, and when it holds.
+    position: Option<usize>,
     /// `neighbour` where it was granted, and a client of another library has the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -129,26 +129,26 @@ impl<'a> Progress<'a> {
             ProgressFormat::Json => {
                 let progress = ProgressView {
                     phase: "held",
-                    place: None,
+                    position: None,
                     reason: None,
                     remaining_ms: None,
                     waiting_for_ms: 0,
                     held_for_ms: Some(rest_ms),
                     error: None,
                 };
-                self.line(&StateView::unknown(self.name, self.space), progress);
+                self.print_json(&StateView::unknown(self.name, self.space), progress);
             }
         }
     }
 
     /// What a line says, but for the times in it; `None` when this process does not wait in that state.
     fn gist(&self, state: &LockState) -> Option<String> {
-        let place = self.place(state);
-        if place.is_none() && !self.holds(state) {
+        let position = self.position(state);
+        if position.is_none() && !self.holds(state) {
             return None;
         }
         let holders: Vec<_> = state.holders().map(|it| it.token.to_string()).collect();
-        Some(format!("{place:?} of {} behind {holders:?}", state.waiters().count()))
+        Some(format!("{position:?} of {} behind {holders:?}", state.waiters().count()))
     }
 
     /// The wait for a client of another library, which comes once the claim was granted.
@@ -163,15 +163,15 @@ impl<'a> Progress<'a> {
         trouble: Option<&str>,
     ) {
         let waited = self.began.elapsed();
-        let place = match neighbour {
+        let position = match neighbour {
             Some(_) => Some(1),
-            None => state.and_then(|state| self.place(state)),
+            None => state.and_then(|state| self.position(state)),
         };
         let remaining = neighbour.and_then(|it| it.remaining);
         if self.format == ProgressFormat::Json {
             let progress = ProgressView {
                 phase: "waiting",
-                place,
+                position,
                 reason: neighbour.map(|_| "neighbour"),
                 remaining_ms: remaining.and_then(|left| u64::try_from(left.as_millis()).ok()),
                 waiting_for_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
@@ -179,13 +179,13 @@ impl<'a> Progress<'a> {
                 error: trouble,
             };
             let unknown = StateView::unknown(self.name, self.space);
-            return self.line(&state.map_or(unknown, StateView::of), progress);
+            return self.print_json(&state.map_or(unknown, StateView::of), progress);
         }
         let mut text = format!("waiting for {} for {}", self.subject(), describe::duration(waited));
-        match (trouble, state, place) {
+        match (trouble, state, position) {
             (Some(trouble), _, _) => text.push_str(&format!(": {trouble}")),
             (None, _, _) if neighbour.is_some() => {
-                text.push_str(": place 1, held by a neighbour (a client of another library)");
+                text.push_str(": position 1, held by a neighbour (a client of another library)");
                 if let Some(left) = remaining {
                     text.push_str(&format!(
                         ", whose lease lasts {} more",
@@ -193,8 +193,8 @@ impl<'a> Progress<'a> {
                     ));
                 }
             }
-            (None, Some(state), Some(place)) => {
-                text.push_str(&format!(": place {place} of {}", state.waiters().count()));
+            (None, Some(state), Some(position)) => {
+                text.push_str(&format!(": position {position} of {}", state.waiters().count()));
                 if let Some(holders) = describe::holders(state) {
                     text.push_str(&format!(", held by {holders}"));
                 }
@@ -205,13 +205,13 @@ impl<'a> Progress<'a> {
         output::fail(text);
     }
 
-    fn line(&self, state: &StateView<'_>, progress: ProgressView<'_>) {
+    fn print_json(&self, state: &StateView<'_>, progress: ProgressView<'_>) {
         if let Ok(text) = json(&ProgressLine { state: state.clone(), progress }) {
             let _ = writeln!(io::stderr(), "{text}");
         }
     }
 
-    fn place(&self, state: &LockState) -> Option<usize> {
+    fn position(&self, state: &LockState) -> Option<usize> {
         Some(state.waiters().position(|it| note::is_this_process(&it.identity))? + 1)
     }
 

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     /// What a client makes of a proxy that answers by itself with this status.
-    async fn told(status: &str) -> Error {
+    async fn error_for(status: &str) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let answer =
@@ -282,12 +282,12 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_whose_server_is_away_is_asked_again_and_what_is_no_service_is_not() {
         for status in ["408 a", "429 a", "502 Bad Gateway", "503 a", "504 a"] {
-            let error = told(status).await;
+            let error = error_for(status).await;
             assert!(error.is_retryable(), "{status}: {error}");
             assert!(error.to_string().contains(&status[..3]), "{error}");
         }
         for status in ["200 OK", "301 a", "404 Not Found", "500 a"] {
-            let error = told(status).await;
+            let error = error_for(status).await;
             assert!(!error.is_retryable(), "{status}: {error}");
             assert!(error.to_string().contains("no answer of a lock service"), "{error}");
         }

@@ -25,12 +25,12 @@ pub use claims::{
 };
 pub use inspect::{
     BreakBody, BreakResult, Changed, ClaimState, Key, Limit, ListBody, Lock, Page, ResizeBody,
-    SeenClaim, SpaceName, claim_states,
+    KnownClaim, SpaceName, claim_states,
 };
 pub use listing::{ListNamespaces, ListRegisters, Namespaces, RegisterPage, RegisterState};
 pub use problem::{Code, Problem};
 pub use registers::{
-    ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
+    ChangedRegister, Delete, RegisterEntry, Loaded, Outcome, Register, Store, Value, Write,
 };
 pub use status::{ClaimEnd, ClaimStatus, EndReason, Grant};
 pub use watch::{QueueState, QueuedClaim, Watch};

@@ -119,7 +119,7 @@ impl Browser {
     }
 
     /// Makes the window so wide, in light or dark.
-    pub async fn look(&mut self, width: u32, scheme: &str) {
+    pub async fn set_appearance(&mut self, width: u32, scheme: &str) {
         let size = json!({
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600,
         });

@@ -44,14 +44,14 @@ pub(super) struct Division {
 /// One that is alone: its place among the members, and what it calls itself.
 #[derive(Debug, Clone)]
 struct Cut {
-    place: usize,
+    member: usize,
     id: String,
     rift: Rift,
 }
 
 /// Who uses a relay.
 #[derive(Debug, Clone)]
-enum Entry {
+enum DivisionEntry {
     /// All who dial this member.
     To(usize, SocketAddr),
     /// This member, to dial any at its addresses.
@@ -62,7 +62,7 @@ impl Division {
     /// Relays before these members, for the others.
     pub(super) async fn before(members: &[SocketAddr]) -> Result<Self> {
         let places = members.iter().enumerate();
-        Self::start(places.map(|(place, member)| Entry::To(place, *member)).collect()).await
+        Self::start(places.map(|(place, member)| DivisionEntry::To(place, *member)).collect()).await
     }
 
     /// SOCKS proxies through which these members dial each other: each has a few addresses, and
@@ -72,10 +72,10 @@ impl Division {
             addrs.iter().map(|addr| (*addr, place)).collect::<Vec<_>>()
         };
         let all: Arc<Vec<_>> = Arc::new(members.iter().enumerate().flat_map(of).collect());
-        Self::start((0..members.len()).map(|place| Entry::From(place, all.clone())).collect()).await
+        Self::start((0..members.len()).map(|place| DivisionEntry::From(place, all.clone())).collect()).await
     }
 
-    async fn start(entries: Vec<Entry>) -> Result<Self> {
+    async fn start(entries: Vec<DivisionEntry>) -> Result<Self> {
         let mut division =
             Self { ports: Vec::new(), cut: watch::Sender::new(None), acceptors: Vec::new() };
         for entry in entries {
@@ -96,7 +96,7 @@ impl Division {
 
     /// Cuts off the member at this place, which calls itself by this id.
     pub(super) fn cut_off(&self, place: usize, id: String, rift: Rift) {
-        self.cut.send_replace(Some(Cut { place, id, rift }));
+        self.cut.send_replace(Some(Cut { member: place, id, rift }));
     }
 
     /// Lets all reach each other again.
@@ -111,7 +111,7 @@ impl Drop for Division {
     }
 }
 
-async fn accept(listener: TcpListener, entry: Entry, cut: watch::Receiver<Option<Cut>>) {
+async fn accept(listener: TcpListener, entry: DivisionEntry, cut: watch::Receiver<Option<Cut>>) {
     let mut connections = JoinSet::new();
     loop {
         if let Ok((client, _)) = listener.accept().await {
@@ -121,16 +121,16 @@ async fn accept(listener: TcpListener, entry: Entry, cut: watch::Receiver<Option
     }
 }
 
-async fn admit(mut client: TcpStream, entry: Entry, cut: watch::Receiver<Option<Cut>>) {
+async fn admit(mut client: TcpStream, entry: DivisionEntry, cut: watch::Receiver<Option<Cut>>) {
     let from = Arc::default();
     match entry {
-        Entry::To(to, member) => {
+        DivisionEntry::To(to, member) => {
             let line = MemberConnection { to, from, cut };
             if let Some(server) = line.dial(member).await {
                 line.relay(client, server).await;
             }
         }
-        Entry::From(place, members) => {
+        DivisionEntry::From(place, members) => {
             let Ok(asked) = socks::asked(&mut client).await else {
                 return;
             };
@@ -220,7 +220,7 @@ impl MemberConnection {
     }
 
     fn is_cut(&self, cut: &Cut) -> bool {
-        cut.place == self.to || self.from.get() == Some(&cut.id)
+        cut.member == self.to || self.from.get() == Some(&cut.id)
     }
 
     /// Waits until both ends can reach each other.
@@ -237,7 +237,7 @@ impl MemberConnection {
         };
         let mut cut = self.cut.clone();
         let cut = cut.wait_for(breaks).await;
-        cut.is_ok_and(|cut| cut.as_ref().is_some_and(|cut| cut.place == self.to))
+        cut.is_ok_and(|cut| cut.as_ref().is_some_and(|cut| cut.member == self.to))
     }
 }
 /// Who says in these bytes that it sends them.

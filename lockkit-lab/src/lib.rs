@@ -66,7 +66,7 @@ mod servers;
 pub mod service;
 pub mod set_ups;
 pub mod shared;
-pub mod shown;
+pub mod promise_tests;
 mod site;
 mod slots;
 mod socks;

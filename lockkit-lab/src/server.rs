@@ -158,7 +158,7 @@ impl Server {
     ///
     /// If the future is dropped, nothing of the server remains.
     pub async fn start_valkey() -> Result<Self> {
-        let recipe = Box::new(Redis::alone()?.served_by(VALKEY));
+        let recipe = Box::new(Redis::single()?.served_by(VALKEY));
         let server = Self::create(recipe, Arc::new(Folder::create()?), false).await?;
         server.launch(Data::Keep).await?;
         server.ready().await?;

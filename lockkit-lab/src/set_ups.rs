@@ -25,7 +25,7 @@ pub struct SetUp {
     pub name: &'static str,
     /// What is started, in words.
     pub about: &'static str,
-    place: Location,
+    location: Location,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,42 +40,42 @@ enum Location {
 
 /// All of them.
 pub const SET_UPS: [SetUp; 8] = [
-    SetUp { name: "SQLite", about: "a new file on this machine", place: Location::File },
+    SetUp { name: "SQLite", about: "a new file on this machine", location: Location::File },
     SetUp {
         name: "PostgreSQL",
         about: "one server; writes are not forced to disk (fsync = off)",
-        place: Location::Server(Kind::Postgres),
+        location: Location::Server(Kind::Postgres),
     },
     SetUp {
         name: "MariaDB",
         about: "one server; writes are forced to disk once a second",
-        place: Location::Server(Kind::MariaDb),
+        location: Location::Server(Kind::MariaDb),
     },
     SetUp {
         name: "Redis",
         about: "one server with an append-only file that is not forced to disk",
-        place: Location::Server(Kind::Redis),
+        location: Location::Server(Kind::Redis),
     },
     SetUp {
         name: "Redis Cluster",
         about: "three such masters",
-        place: Location::Group(Layout::RedisCluster),
+        location: Location::Group(Layout::RedisCluster),
     },
     SetUp {
         name: "Quorum of Redis",
         about: "three such servers that know nothing of each other, and have 2 s to answer",
-        place: Location::Quorum(Kind::Redis),
+        location: Location::Quorum(Kind::Redis),
     },
     SetUp {
         name: "ZooKeeper",
         about: "one server; writes are not forced to disk; a tick of 500 ms instead of the usual 2 s, \
                 so leases of the dead end sooner",
-        place: Location::Server(Kind::ZooKeeper),
+        location: Location::Server(Kind::ZooKeeper),
     },
     SetUp {
         name: "etcd",
         about: "one server; every write is forced to disk",
-        place: Location::Server(Kind::Etcd),
+        location: Location::Server(Kind::Etcd),
     },
 ];
 
@@ -123,7 +123,7 @@ impl SetUp {
 
     /// The scheme of its URLs.
     pub fn scheme(&self) -> &'static str {
-        match self.place {
+        match self.location {
             Location::File => "sqlite",
             Location::Server(Kind::Postgres) => "postgres",
             Location::Server(Kind::MariaDb) => "mysql",
@@ -145,7 +145,7 @@ impl SetUp {
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
     pub async fn start(&self) -> Result<Running> {
-        Ok(match self.place {
+        Ok(match self.location {
             Location::File => {
                 let folder = tempfile::tempdir()
                     .map_err(|e| LabError::Answer(format!("no temporary folder: {e}")))?;
@@ -175,7 +175,7 @@ impl SetUp {
 
     /// Drivers get the tick of the lab's ZooKeeper.
     fn options(&self) -> &'static str {
-        match self.place {
+        match self.location {
             Location::Server(Kind::ZooKeeper) => "?tick=500ms",
             _ => "",
         }
@@ -190,7 +190,7 @@ impl SetUp {
         worker: Option<PathBuf>,
         say: &(dyn Fn(&str) + Sync),
     ) -> Vec<Report> {
-        if self.place == Location::File {
+        if self.location == Location::File {
             return Vec::new();
         }
         let chosen: Vec<_> = TRIALS.iter().filter(|trial| compare::shows(trial.name)).collect();
@@ -201,7 +201,7 @@ impl SetUp {
             worker,
             others: OnceCell::new(),
         });
-        let at_once = match self.place {
+        let at_once = match self.location {
             // They share the members beside their own.
             Location::Quorum(_) => 1,
             _ => AT_ONCE,
@@ -246,7 +246,7 @@ impl Other {
 #[async_trait]
 impl Deployment for Staged {
     fn kind(&self) -> Kind {
-        match self.set_up.place {
+        match self.set_up.location {
             Location::Server(kind) | Location::Quorum(kind) => kind,
             Location::Group(layout) => layout.kind(),
             Location::File => unreachable!("no trials are run on a file"),
@@ -254,18 +254,18 @@ impl Deployment for Staged {
     }
 
     fn layout(&self) -> Option<Layout> {
-        match self.set_up.place {
+        match self.set_up.location {
             Location::Group(layout) => Some(layout),
             _ => None,
         }
     }
 
     fn is_member(&self) -> bool {
-        matches!(self.set_up.place, Location::Quorum(_))
+        matches!(self.set_up.location, Location::Quorum(_))
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
-        let Location::Quorum(kind) = self.set_up.place else {
+        let Location::Quorum(kind) = self.set_up.location else {
             return (self.connect)(url.to_owned()).await;
         };
         let starting = || try_join_all((0..2).map(|_| Other::start(kind)));
@@ -283,7 +283,7 @@ impl Deployment for Staged {
 
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
-        match self.set_up.place {
+        match self.set_up.location {
             Location::Group(Layout::RedisCluster) => costs.renewed_side_by_side = 3,
             Location::Quorum(_) => {
                 // Try, and then raise; who waits tries again.
@@ -301,7 +301,7 @@ impl Deployment for Staged {
     }
 
     fn layouts(&self) -> Vec<Layout> {
-        match self.set_up.place {
+        match self.set_up.location {
             Location::Group(Layout::RedisCluster) => vec![Layout::RedisClusterWithReplicas],
             Location::Server(Kind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
             Location::Server(Kind::Etcd) => vec![Layout::EtcdCluster],

@@ -8,14 +8,14 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::history::{
-    Event, EventKind, History, HistoryJudgement, How, Recorded, RecordedPromises, draw, judge,
+    Event, EventKind, History, HistoryJudgement, HeldMode, Recorded, RecordedPromises, draw, judge,
 };
 
 const MS: u64 = 1_000_000;
 /// The longest lease of these histories.
 const LEASE: Duration = Duration::from_secs(10);
-const X: How = How::Exclusive;
-const S: How = How::Shared;
+const X: HeldMode = HeldMode::Exclusive;
+const S: HeldMode = HeldMode::Shared;
 
 /// A history in the making; times are in milliseconds.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Tale {
         self
     }
 
-    fn asks(self, at: u64, client: u32, op: u64, how: How) -> Self {
+    fn asks(self, at: u64, client: u32, op: u64, how: HeldMode) -> Self {
         self.tell(at, client, EventKind::Asked { op, lock: "a".to_owned(), how })
     }
 
@@ -49,7 +49,7 @@ impl Tale {
     }
 
     /// Asked and granted in one go, released later.
-    fn holds(self, client: u32, op: u64, how: How, token: u64, from: u64, to: u64) -> Self {
+    fn holds(self, client: u32, op: u64, how: HeldMode, token: u64, from: u64, to: u64) -> Self {
         self.asks(from - 1, client, op, how)
             .granted(from, client, op, token, 10_000)
             .ends(to, client, op)
@@ -236,10 +236,10 @@ convicted! {
         tale().asks(9, 1, 1, X).granted(10, 1, 1, 1, 100).loses(60, 1, 1).holds(2, 1, X, 2, 59, 70);
     one_client_with_two_guards: Exclusion, tale().holds(1, 1, X, 1, 10, 50).holds(1, 2, X, 2, 40, 60);
     one_permit_too_many: Exclusion,
-        tale().holds(1, 1, How::Permits(2, 3), 1, 10, 50).holds(2, 1, How::Permits(2, 3), 2, 20, 60);
+        tale().holds(1, 1, HeldMode::Permits(2, 3), 1, 10, 50).holds(2, 1, HeldMode::Permits(2, 3), 2, 20, 60);
     the_third_of_two_permits: Exclusion,
-        tale().holds(1, 1, How::Permits(1, 2), 1, 10, 50).holds(2, 1, How::Permits(1, 2), 2, 20, 60)
-            .holds(3, 1, How::Permits(1, 2), 3, 49, 60);
+        tale().holds(1, 1, HeldMode::Permits(1, 2), 1, 10, 50).holds(2, 1, HeldMode::Permits(1, 2), 2, 20, 60)
+            .holds(3, 1, HeldMode::Permits(1, 2), 3, 49, 60);
     exclusion_broken_under_a_fault_that_excuses_nothing: Exclusion,
         tale().fault(5, Fault::ClientDies).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60);
     two_holders_long_before_a_failover: Exclusion,
@@ -284,8 +284,8 @@ convicted! {
         tale().holds(1, 1, S, 1, 2, 50).asks(3, 2, 1, X).waits(5, 2, 1, 7).holds(3, 1, S, 3, 10, 20)
             .granted(51, 2, 1, 4, 90);
     a_large_request_overtaken_by_one_that_leaves_no_room_for_it: Order,
-        tale().asks(3, 2, 1, How::Permits(3, 4)).waits(5, 2, 1, 7)
-            .holds(3, 1, How::Permits(2, 4), 3, 10, 20).granted(51, 2, 1, 4, 90);
+        tale().asks(3, 2, 1, HeldMode::Permits(3, 4)).waits(5, 2, 1, 7)
+            .holds(3, 1, HeldMode::Permits(2, 4), 3, 10, 20).granted(51, 2, 1, 4, 90);
     a_waiter_overtaken_after_a_failover_was_over: Order,
         tale().fault(2, Fault::Failover).asks(4, 1, 1, X).waits(5, 1, 1, 7).many_hold(2, 10)
             .granted(90, 1, 1, 999, 9_000);
@@ -373,9 +373,9 @@ acquitted! {
         tale().asks(1, 1, 1, X).granted(50, 1, 1, 1, 40).holds(2, 1, X, 2, 45, 60);
     tokens_with_large_gaps: tale().holds(1, 1, X, 1, 10, 20).holds(2, 1, X, 1_000_000, 21, 30);
     permits_up_to_the_limit:
-        tale().holds(1, 1, How::Permits(2, 3), 1, 10, 50).holds(2, 1, How::Permits(1, 3), 2, 20, 60);
+        tale().holds(1, 1, HeldMode::Permits(2, 3), 1, 10, 50).holds(2, 1, HeldMode::Permits(1, 3), 2, 20, 60);
     permits_whose_tokens_do_not_follow_time:
-        tale().holds(1, 1, How::Permits(1, 3), 5, 10, 50).holds(2, 1, How::Permits(1, 3), 4, 20, 60);
+        tale().holds(1, 1, HeldMode::Permits(1, 3), 5, 10, 50).holds(2, 1, HeldMode::Permits(1, 3), 4, 20, 60);
     a_refused_try: tale().holds(1, 1, X, 1, 10, 50).asks(20, 2, 1, X).tell(21, 2, EventKind::Refused { op: 1 });
     a_failed_one_that_may_have_held:
         tale().asks(1, 1, 1, X).tell(5, 1, EventKind::Failed { op: 1, error: "cut".into() })
@@ -411,7 +411,7 @@ acquitted! {
         tale().asks(1, 1, 1, S).waits(5, 1, 1, 7).asks(6, 2, 1, S).granted(10, 2, 1, 2, 90)
             .granted(11, 1, 1, 1, 90);
     small_requests_beside_each_other_told_in_another_order:
-        tale().asks(1, 1, 1, How::Permits(1, 4)).waits(5, 1, 1, 7).asks(6, 2, 1, How::Permits(1, 4))
+        tale().asks(1, 1, 1, HeldMode::Permits(1, 4)).waits(5, 1, 1, 7).asks(6, 2, 1, HeldMode::Permits(1, 4))
             .granted(10, 2, 1, 2, 90).granted(11, 1, 1, 1, 90);
     a_waiter_overtaken_when_its_place_was_lost_in_a_failover:
         tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).fault(8, Fault::Failover).many_hold(3, 10)
@@ -520,7 +520,7 @@ fn a_history_survives_its_file_and_a_line_cut_short() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history.jsonl");
     let recorder = Recorder::open(&path, 3).unwrap();
-    let what = EventKind::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: How::Permits(2, 5) };
+    let what = EventKind::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: HeldMode::Permits(2, 5) };
     recorder.record_at(7, what.clone()).unwrap();
     std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     let mut text = std::fs::read_to_string(&path).unwrap();

@@ -70,7 +70,7 @@ pub(crate) async fn serve(
         match accepted {
             Ok(accepted) => {
                 let (service, router) = (service.clone(), router.clone());
-                let connection = Connection { service, router, place };
+                let connection = Connection { service, router, permit: place };
                 connections.spawn(connection.serve(accepted, ending.watcher()));
             }
             Err(error) if of_one_connection(&error) => {}
@@ -99,7 +99,7 @@ fn of_one_connection(error: &io::Error) -> bool {
 struct Connection {
     service: Service,
     router: Router,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
@@ -126,7 +126,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { router, place, service } = self;
+        let Self { router, permit: place, service } = self;
         let stalls = StallTimeout::new(stream, STALL);
         let (longest, most) = LINGER;
         let enough = async move {

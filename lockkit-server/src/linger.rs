@@ -20,7 +20,7 @@ pub(crate) struct LingeringStream<S> {
     /// Resolves when it has read on for long enough.
     enough: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// How many bytes it still reads.
-    left: usize,
+    remaining: usize,
     is_shut: bool,
 }
 
@@ -39,7 +39,7 @@ impl<S> LingeringStream<S> {
         enough: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let asked = Arc::new(AtomicBool::new(false));
-        Self { stream, asked, enough: Box::pin(enough), left: most, is_shut: false }
+        Self { stream, asked, enough: Box::pin(enough), remaining: most, is_shut: false }
     }
 
     /// What to set so that it reads on.
@@ -51,14 +51,14 @@ impl<S> LingeringStream<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> LingeringStream<S> {
     fn read_on(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut bytes = [0; 8 << 10];
-        while self.left > 0 && self.enough.as_mut().poll(context).is_pending() {
+        while self.remaining > 0 && self.enough.as_mut().poll(context).is_pending() {
             let mut buffer = ReadBuf::new(&mut bytes);
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer));
             let came = buffer.filled().len();
             if read.is_err() || came == 0 {
                 break;
             }
-            self.left = self.left.saturating_sub(came);
+            self.remaining = self.remaining.saturating_sub(came);
         }
         Poll::Ready(())
     }

@@ -15,7 +15,7 @@ use crate::tokens::{self, AccessTokens};
 /// A token that was just made. Its secret is nowhere else.
 pub struct NewToken {
     secret: String,
-    line: String,
+    file_line: String,
 }
 
 /// What a name in a file of tokens may be written with as it is.
@@ -41,7 +41,7 @@ impl NewToken {
         let name = utf8_percent_encode(name, AS_IT_IS);
         let line = format!("{name} {hash} {}", rights.join(" "));
         tokens::check(&line).map_err(Error::config)?;
-        Ok(Self { secret, line })
+        Ok(Self { secret, file_line: line })
     }
 
     /// What the caller sends.
@@ -50,8 +50,8 @@ impl NewToken {
     }
 
     /// What the file has: the name, the hash and the rights.
-    pub fn line(&self) -> &str {
-        &self.line
+    pub fn file_line(&self) -> &str {
+        &self.file_line
     }
 
     /// Adds the line to a file of tokens, which is made with mode 0600 if there is none.
@@ -77,7 +77,7 @@ impl NewToken {
         }
         let before = if last == *b"\n" { "" } else { "\n" };
         // One write: a server that reads the file meanwhile sees all of the line or nothing.
-        file.write_all(format!("{before}{}\n", self.line).as_bytes())?;
+        file.write_all(format!("{before}{}\n", self.file_line).as_bytes())?;
         file.sync_all()
     }
 }
@@ -85,7 +85,7 @@ impl NewToken {
 impl std::fmt::Debug for NewToken {
     /// Without the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NewToken").field("line", &self.line).finish_non_exhaustive()
+        f.debug_struct("NewToken").field("line", &self.file_line).finish_non_exhaustive()
     }
 }
 

@@ -9,10 +9,10 @@ use lockkit_core::driver::locked;
 
 /// A quota with permits. Cheap to clone.
 #[derive(Debug)]
-pub(crate) struct Quota<K>(Arc<Shared<K>>);
+pub(crate) struct Quota<K>(Arc<QuotaInner<K>>);
 
 #[derive(Debug)]
-struct Shared<K> {
+struct QuotaInner<K> {
     /// In all, and of one.
     most: (usize, usize),
     taken: Mutex<Taken<K>>,
@@ -26,7 +26,7 @@ struct Taken<K> {
 
 /// A permit of a quota, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct QuotaPermit<K: Eq + Hash>(Arc<Shared<K>>, K);
+pub(crate) struct QuotaPermit<K: Eq + Hash>(Arc<QuotaInner<K>>, K);
 
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl<K: Clone + Eq + Hash> Quota<K> {
     /// So many in all, and of one.
     pub(crate) fn new(all: usize, of_one: usize) -> Self {
         let taken = Mutex::new(Taken { all: 0, by: HashMap::new() });
-        Self(Arc::new(Shared { most: (all, of_one), taken }))
+        Self(Arc::new(QuotaInner { most: (all, of_one), taken }))
     }
 
     /// How many are taken.

@@ -35,11 +35,11 @@ use subtle::ConstantTimeEq;
 #[derive(Debug)]
 pub struct AccessTokens {
     path: PathBuf,
-    now: RwLock<Arc<[Entry]>>,
+    now: RwLock<Arc<[TokenEntry]>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TokenEntry {
     hash: [u8; 32],
     grants: Arc<Grants>,
 }
@@ -100,7 +100,7 @@ impl AccessTokens {
         found
     }
 
-    fn entries(&self) -> Arc<[Entry]> {
+    fn entries(&self) -> Arc<[TokenEntry]> {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -145,7 +145,7 @@ impl fmt::Display for Permission {
     }
 }
 
-fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
+fn read(path: &Path) -> Result<Arc<[TokenEntry]>, Error> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::Config(format!("cannot read the tokens in {shown}: {e}")))?;
@@ -155,7 +155,7 @@ fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
         // Never the line itself: an operator may have written a token into it.
         entry(line).map_err(|what| Error::Config(format!("{shown}, line {}: {what}", at + 1)))
     });
-    let entries: Arc<[Entry]> = entries.collect::<Result<_, _>>()?;
+    let entries: Arc<[TokenEntry]> = entries.collect::<Result<_, _>>()?;
     let mut hashes: Vec<_> = entries.iter().map(|entry| entry.hash).collect();
     hashes.sort_unstable();
     if hashes.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -169,7 +169,7 @@ pub(crate) fn check(line: &str) -> Result<(), &'static str> {
     entry(line).map(drop)
 }
 
-fn entry(line: &str) -> Result<Entry, &'static str> {
+fn entry(line: &str) -> Result<TokenEntry, &'static str> {
     let mut words = line.split_whitespace();
     let name = decoded(words.next().unwrap_or_default())?;
     let plain = name.len() <= 128 && !name.chars().any(char::is_control);
@@ -183,7 +183,7 @@ fn entry(line: &str) -> Result<Entry, &'static str> {
         return Err("there is no right: add one, for example read,lock@*");
     }
     let grants = Arc::new(Grants { name: name.into(), rights });
-    Ok(Entry { hash, grants })
+    Ok(TokenEntry { hash, grants })
 }
 
 fn hash(text: &str) -> Option<[u8; 32]> {

@@ -97,7 +97,7 @@ export async function changed(
   signal: AbortSignal | undefined,
 ): Promise<LockState> {
   const known = before.queue.map(seen);
-  const body = { key: key(engine, before.name, before.space), seen: known };
+  const body = { key: key(engine, before.name, before.space), known };
   for (;;) {
     const now = await poll(engine, "/v1/changed", body, lockState, signal);
     if (JSON.stringify(now.queue.map(seen)) !== JSON.stringify(known)) {

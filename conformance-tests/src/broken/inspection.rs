@@ -8,13 +8,13 @@ use super::InjectedBug;
 use super::toy::{Toy, ToyQueue};
 
 impl Toy {
-    pub(super) fn seen(&self, key: &Key) -> LockState {
+    pub(super) fn inspected(&self, key: &Key) -> LockState {
         self.on_line(key, |line, now| {
             if self.is(InjectedBug::InspectingRenews) {
                 let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
                 holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
             }
-            shown(key, line, now)
+            lock_state(key, line, now)
         })
     }
 
@@ -34,7 +34,7 @@ impl Toy {
         keys.sort();
         let mut states: Vec<LockState> = keys
             .iter()
-            .map(|key| self.on_line(key, |line, now| shown(key, line, now)))
+            .map(|key| self.on_line(key, |line, now| lock_state(key, line, now)))
             .filter(|state| !state.is_free())
             .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
             .collect();
@@ -77,7 +77,7 @@ impl Toy {
     }
 }
 
-fn shown(key: &Key, line: &ToyQueue, now: Moment) -> LockState {
+fn lock_state(key: &Key, line: &ToyQueue, now: Moment) -> LockState {
     let standings = line.entries.iter().map(|e| e.claim_state(now)).collect();
     LockState::new(key.clone(), standings, line.last_break.clone())
 }

@@ -16,7 +16,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace
 use tokio::task::yield_now;
 
 use super::InjectedBug;
-use super::toy::{Entry, Toy, ToyQueue};
+use super::toy::{ToyEntry, Toy, ToyQueue};
 
 impl Toy {
     async fn acquire_one(
@@ -113,7 +113,7 @@ impl LockDriver for Toy {
             let changed = self.store.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (grant, next_end) = self.look(claim)?;
+            let (grant, next_end) = self.poll(claim)?;
             if let Some(mut grant) = grant {
                 place.enabled = false;
                 if self.is(InjectedBug::WakesLate) {
@@ -182,7 +182,7 @@ impl LockDriver for Toy {
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         yield_now().await;
-        Ok(self.seen(key))
+        Ok(self.inspected(key))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
@@ -288,7 +288,7 @@ impl Toy {
             return Ok(Acquisition::Busy);
         }
         let id = claim.id;
-        let entry = Entry {
+        let entry = ToyEntry {
             token: self.number(line),
             queued_at: now,
             held_since: passes.then_some(now),
@@ -384,7 +384,7 @@ impl Toy {
         }
     }
 
-    fn grant(&self, entry: &Entry) -> Grant {
+    fn grant(&self, entry: &ToyEntry) -> Grant {
         let twice = if self.is(InjectedBug::ReportsALongerTtl) { 2 } else { 1 };
         Grant {
             token: entry.token,
@@ -395,7 +395,7 @@ impl Toy {
     }
 
     /// The claim's grant if it holds, and when to ask again if not.
-    fn look(&self, claim: &Claim) -> Result<(Option<Grant>, Moment), Error> {
+    fn poll(&self, claim: &Claim) -> Result<(Option<Grant>, Moment), Error> {
         let now = TokioClock.now();
         let lines = self.lock_lines();
         let line = lines.get(&self.key(&claim.key));
@@ -469,6 +469,6 @@ impl Toy {
     }
 }
 
-fn weight(entry: &Entry) -> u64 {
+fn weight(entry: &ToyEntry) -> u64 {
     u64::from(entry.claim.mode.weight())
 }

@@ -10,8 +10,8 @@ use super::toy::{Toy, ToyQueue};
 impl Toy {
     pub(super) fn prolong(&self, line: &mut ToyQueue, now: Moment, claim: &Claim) -> Renewal {
         if let Some(record) = line.broken.get(&claim.id) {
-            line.told += 1;
-            if self.is(InjectedBug::HidesABreak) && line.told <= 3 {
+            line.broken_renewals += 1;
+            if self.is(InjectedBug::HidesABreak) && line.broken_renewals <= 3 {
                 let token = Token::new(line.last_token).expect("it was given");
                 return Renewal::Holds(Grant {
                     token,

@@ -50,21 +50,21 @@ pub(super) struct Store {
 /// The list of one lock.
 #[derive(Debug, Default)]
 pub(super) struct ToyQueue {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ToyEntry>,
     pub(super) last_token: u64,
     /// The limit that the semaphore was given.
     pub(super) given: Option<u32>,
     pub(super) last_break: Option<BreakRecord>,
     pub(super) broken: HashMap<ClaimId, BreakRecord>,
-    pub(super) ended: Vec<Entry>,
+    pub(super) ended: Vec<ToyEntry>,
     pub(super) first_note: Option<Option<Arc<str>>>,
     /// Renewals of broken claims.
-    pub(super) told: u32,
+    pub(super) broken_renewals: u32,
 }
 
 /// One claim in a list.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct ToyEntry {
     pub(super) claim: Claim,
     pub(super) token: Token,
     pub(super) queued_at: Moment,
@@ -177,7 +177,7 @@ impl Toy {
     fn prune(&self, line: &mut ToyQueue, now: Moment) {
         if !self.is(InjectedBug::ForgetsExpiry) {
             let late = if self.is(InjectedBug::ExpiresLate) { 10 } else { 0 };
-            let live = |e: &Entry| e.expires.after(Duration::from_secs(late)) > now;
+            let live = |e: &ToyEntry| e.expires.after(Duration::from_secs(late)) > now;
             let (live, ended) = line.entries.drain(..).partition(live);
             line.entries = live;
             let kept = [
@@ -252,7 +252,7 @@ impl ToyQueue {
     }
 }
 
-impl Entry {
+impl ToyEntry {
     pub(super) fn claim_state(&self, now: Moment) -> ClaimState {
         let claim = &self.claim;
         let mut claim_state = ClaimState::new(self.token, claim.mode, (*claim.identity).clone());

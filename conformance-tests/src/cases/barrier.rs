@@ -86,7 +86,7 @@ pub async fn barrier_04_who_lost_its_claim_is_not_let_through(context: CaseConte
     });
     let one = || async { (barrier.waiting().await.expect("it works") == 1).then_some(()) };
     context.until(PATIENCE, "one is there", one).await;
-    let token = context.line(&driver, &context.key("b")).await[0].token;
+    let token = context.queue(&driver, &context.key("b")).await[0].token;
     let done = theirs.admin().break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(done.expect("it works"));
     let (one, other) = (theirs.barrier("b", 2), theirs.barrier("b", 2));

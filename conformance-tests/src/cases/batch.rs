@@ -39,7 +39,7 @@ pub async fn batch_01_every_operation_has_its_own_outcome(context: CaseContext) 
     driver.let_go(&reader).await;
     driver.turn(&queued).await;
     for name in ["a", "b", "never acquired"] {
-        assert!(context.line(&driver, &context.key(name)).await.is_empty(), "{name} is free");
+        assert!(context.queue(&driver, &context.key(name)).await.is_empty(), "{name} is free");
     }
 }
 

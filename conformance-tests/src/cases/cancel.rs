@@ -115,7 +115,7 @@ impl Dropped {
         let ended = self.poll(context, &driver, &claim, polls).await;
         if self == Self::Granted && context.has_line() {
             // Dropping it leaves the claim in the queue.
-            let line = context.line(&other, &claim.key).await;
+            let line = context.queue(&other, &claim.key).await;
             assert_eq!(line.len(), 2, "{name}: the wait was dropped, not the place: {line:?}");
         }
         let what = format!("{name}: everything can be released");
@@ -138,7 +138,7 @@ impl Dropped {
             })
             .await;
         assert_eq!(other.let_go(&probe).await, Released::Removed, "{name}");
-        let line = context.line(&other, &claim.key).await;
+        let line = context.queue(&other, &claim.key).await;
         assert!(line.is_empty(), "{name}: something was left behind: {line:?}");
         // Waits end only when their lock is released, so a few polls of them are enough.
         ended || (self == Self::Granted && polls >= 3)
@@ -161,7 +161,7 @@ impl Dropped {
             Self::Downgrade => some_polls(polls, driver.downgrade(claim)).await,
             Self::Inspect => some_polls(polls, driver.inspect(&claim.key)).await,
             Self::Break => {
-                let token = context.line(driver, &claim.key).await[0].token;
+                let token = context.queue(driver, &claim.key).await[0].token;
                 let why = record("the case says so", true);
                 let breaking = driver.break_claim(&claim.key, token, BreakMode::Forced, &why);
                 some_polls(polls, breaking).await

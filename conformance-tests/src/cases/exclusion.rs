@@ -27,7 +27,7 @@ pub async fn exclusion_01_a_free_lock_is_granted(context: CaseContext) {
         };
         assert_eq!(again.token, grant.token, "the same claim keeps its token");
     }
-    let line = context.line(&driver, &claim.key).await;
+    let line = context.queue(&driver, &claim.key).await;
     assert_eq!(line.len(), 1, "asked for three times, it stands there once: {line:?}");
 }
 
@@ -35,17 +35,17 @@ pub async fn exclusion_02_a_second_claim_is_refused_or_queued(context: CaseConte
     let (ours, theirs) = (context.driver().await, context.driver().await);
     let holder = context.exclusive("a");
     let grant = ours.grant(&holder).await;
-    let before = context.line(&ours, &holder.key).await;
+    let before = context.queue(&ours, &holder.key).await;
 
     let hasty = context.exclusive("a");
     theirs.refuse(&hasty).await;
-    let after_try = context.line(&ours, &holder.key).await;
+    let after_try = context.queue(&ours, &holder.key).await;
     assert_eq!(after_try.len(), 1, "a refused try leaves nothing: {after_try:?}");
 
     let patient = context.exclusive("a");
     assert_eq!(theirs.queue(&patient).await, 1);
     assert_eq!(theirs.queue(&patient).await, 1, "asking again changes nothing");
-    let after = context.line(&ours, &holder.key).await;
+    let after = context.queue(&ours, &holder.key).await;
     if context.has_line() {
         assert_eq!(after.len(), 2, "{after:?}");
         assert!(!after[1].holds());
@@ -57,7 +57,7 @@ pub async fn exclusion_02_a_second_claim_is_refused_or_queued(context: CaseConte
 
     // A claim that waits, asked for as a try, leaves.
     theirs.refuse(&patient).await;
-    assert_eq!(context.line(&ours, &holder.key).await.len(), 1);
+    assert_eq!(context.queue(&ours, &holder.key).await.len(), 1);
 }
 
 pub async fn exclusion_03_different_names_do_not_meet(context: CaseContext) {

@@ -203,7 +203,7 @@ pub async fn inspect_05_a_forced_break_frees_at_once(context: CaseContext) {
     // Who waits can be broken as well.
     let waiter = context.exclusive("a");
     driver.queue(&waiter).await;
-    let token = context.line(&driver, &waiter.key).await[1].token;
+    let token = context.queue(&driver, &waiter.key).await[1].token;
     let why = record("not you", true);
     let broken = driver.break_claim(&waiter.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));

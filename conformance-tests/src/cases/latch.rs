@@ -7,7 +7,7 @@ use lockkit_core::Error;
 use tokio::task::JoinSet;
 
 use crate::context::CaseContext;
-use crate::faulty::{Fault, Faulty, InjectionPoint};
+use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn latch_01_it_opens_at_zero_for_all(context: CaseContext) {
@@ -36,7 +36,7 @@ pub async fn latch_02_a_participant_counts_once(context: CaseContext) {
     let theirs = context.manager().await;
     for call in 0..3 {
         for place in [InjectionPoint::Before, InjectionPoint::Polls(1), InjectionPoint::After] {
-            let faulty = Arc::new(Faulty::at(Fault { call, place }));
+            let faulty = Arc::new(Faulty::at(InjectedFault { call, point: place }));
             let ours =
                 context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));
             let name = format!("{call} {place:?}");

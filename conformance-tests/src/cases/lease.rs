@@ -300,7 +300,7 @@ pub async fn lease_11_renewals_that_overtake_each_other_never_shorten(context: C
     let (a, b) = (driver.clone(), driver.clone());
     tokio::join!(a.holds(&long), b.holds(&brief));
     driver.holds(&brief).await;
-    let state = context.line(&driver, &long.key).await;
+    let state = context.queue(&driver, &long.key).await;
     let given = context.given(LONG);
     assert!(state[0].expires_in > given / 2, "{:?} are left", state[0].expires_in);
     tokio::time::sleep(context.short() * 2 + context.capabilities().expiry_slack).await;
@@ -331,7 +331,7 @@ pub async fn lease_12_a_renewal_never_revives_an_expired_claim(context: CaseCont
         }
     };
     gone(&claims[0]).await;
-    assert!(context.line(&theirs, &claims[1].key).await.is_empty(), "it has ended");
+    assert!(context.queue(&theirs, &claims[1].key).await.is_empty(), "it has ended");
     gone(&claims[1]).await;
     let next = context.exclusive(names[2]);
     theirs.grant(&next).await;

@@ -176,7 +176,7 @@ pub async fn loss_08_a_stopped_process_finds_out_on_waking(context: CaseContext)
     // old token.
     let mut late_writes = 0;
     loop {
-        let word = context.soon("the process says what it sees", worker.line()).await;
+        let word = context.soon("the process says what it sees", worker.read_line()).await;
         if word == "lost" {
             break;
         }

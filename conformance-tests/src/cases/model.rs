@@ -86,7 +86,7 @@ async fn compare(
             false => side.command(context, &mut rng, &modes).await,
         };
         let differs = match command {
-            Ok(()) => side.look(context).await,
+            Ok(()) => side.compare_queues(context).await,
             differs => differs,
         };
         if let Err(differs) = differs {
@@ -185,7 +185,7 @@ impl SideBySide {
 
     /// One of the last claims, and often one that is first.
     fn known(&self, rng: &mut StdRng) -> Option<Arc<Claim>> {
-        let front = self.model.line().0.first().map(|m| m.id);
+        let front = self.model.queue_and_holders().0.first().map(|m| m.id);
         let front = self.claims.iter().find(|c| Some(c.id) == front);
         if let (Some(claim), true) = (front, rng.random_bool(0.4)) {
             return Some(claim.clone());
@@ -319,7 +319,7 @@ impl SideBySide {
         driver: &Arc<dyn LockDriver>,
         rng: &mut StdRng,
     ) -> Result<(), String> {
-        let (line, _) = self.model.line();
+        let (line, _) = self.model.queue_and_holders();
         if line.is_empty() {
             return Ok(());
         }
@@ -346,12 +346,12 @@ impl SideBySide {
     }
 
     /// Compares the list that is shown with the model's.
-    async fn look(&mut self, context: &CaseContext) -> Result<(), String> {
+    async fn compare_queues(&mut self, context: &CaseContext) -> Result<(), String> {
         let Some(first) = self.claims.first() else {
             return Ok(());
         };
-        let shown = context.line(&self.drivers[0], &first.key).await;
-        let (line, holders) = self.model.line();
+        let shown = context.queue(&self.drivers[0], &first.key).await;
+        let (line, holders) = self.model.queue_and_holders();
         let expected: Vec<_> =
             line.iter().enumerate().map(|(i, m)| (m.mode, i < holders, m.broken)).collect();
         let roles: Vec<_> = shown.iter().map(|s| (s.mode, s.holds(), s.broken)).collect();

@@ -54,7 +54,7 @@ pub async fn modes_03_a_downgrade_keeps_other_writers_out_all_the_way(context: C
     }
     driver.turn(&reader).await;
     driver.refuse(&context.exclusive("a")).await;
-    let line = context.line(&driver, &writer.key).await;
+    let line = context.queue(&driver, &writer.key).await;
     let roles: Vec<_> = line.iter().map(|s| (s.mode, s.holds())).collect();
     let reads = (Mode::Shared, true);
     assert_eq!(roles[..2], [reads, reads]);
@@ -198,7 +198,7 @@ pub async fn modes_10_another_limit_is_refused_while_the_semaphore_is_in_use(con
             }
         }
     }
-    let line = context.line(&driver, &holder.key).await;
+    let line = context.queue(&driver, &holder.key).await;
     assert_eq!(line.len(), 1, "nothing was left: {line:?}");
     driver.let_go(&holder).await;
     driver.grant(&context.permits("s", 1, 3)).await;
@@ -221,7 +221,7 @@ pub async fn modes_11_any_holder_that_leaves_wakes_the_next(context: CaseContext
     // The second is broken.
     let next = context.permits("s", 1, 2);
     driver.queue(&next).await;
-    let token = context.line(&driver, &waiter.key).await[1].token;
+    let token = context.queue(&driver, &waiter.key).await[1].token;
     let why = record("the case says so", true);
     let broken = driver.break_claim(&waiter.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));

@@ -33,7 +33,7 @@ pub async fn multi_01_it_gets_all_or_none(context: CaseContext) {
     assert_eq!(tokens.len(), 4, "one for each name, as given");
     assert_eq!(tokens[1], tokens[3], "a name given twice is one lock");
     for (name, token) in ["c", "b", "a"].into_iter().zip(tokens) {
-        let line = context.line(&driver, &context.key(name)).await;
+        let line = context.queue(&driver, &context.key(name)).await;
         assert_eq!(line.iter().map(|s| s.token).collect::<Vec<_>>(), [token], "{name}");
     }
     all.release().await.expect("all were held");
@@ -102,7 +102,7 @@ pub async fn multi_04_dropped_while_it_waits_it_leaves_nothing(context: CaseCont
         async move { ours.multi(["a", "b", "c"]).lock().await }
     });
     let takes_a = || async {
-        let line = context.line(&driver, &context.key("a")).await;
+        let line = context.queue(&driver, &context.key("a")).await;
         line.iter().any(|s| s.holds()).then_some(())
     };
     context.until(PATIENCE, "it holds the first", takes_a).await;

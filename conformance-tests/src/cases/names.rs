@@ -141,6 +141,6 @@ async fn all_different(context: &CaseContext, names: &[String]) {
     for claim in &claims {
         driver.let_go(claim).await;
         let name = &claim.key.name;
-        assert!(context.line(&driver, &claim.key).await.is_empty(), "{name:?} was released");
+        assert!(context.queue(&driver, &claim.key).await.is_empty(), "{name:?} was released");
     }
 }

@@ -119,7 +119,7 @@ pub async fn once_05_work_is_stopped_when_its_lock_is_lost(context: CaseContext)
     });
     context.soon("it runs", begun.notified()).await;
     let driver = context.driver().await;
-    let token = context.line(&driver, &context.key("job")).await[0].token;
+    let token = context.queue(&driver, &context.key("job")).await[0].token;
     let broken =
         theirs.admin().break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));

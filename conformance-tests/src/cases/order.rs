@@ -115,7 +115,7 @@ pub async fn order_05_readers_that_come_after_a_waiting_writer_wait(context: Cas
     assert_eq!(driver.queue(&late).await, 2);
     driver.let_go(&early).await;
     let first = driver.turn(&writer).await;
-    let line = context.line(&driver, &late.key).await;
+    let line = context.queue(&driver, &late.key).await;
     assert!(!line[1].holds(), "the late reader still waits: {line:?}");
     driver.let_go(&writer).await;
     let second = driver.turn(&late).await;
@@ -136,7 +136,7 @@ pub async fn order_06_readers_at_the_front_enter_together(context: CaseContext) 
     for reader in &readers {
         driver.turn(reader).await;
     }
-    let line = context.line(&driver, &writer.key).await;
+    let line = context.queue(&driver, &writer.key).await;
     let holding = line.iter().filter(|s| s.holds()).count();
     assert_eq!(holding, 5, "all five readers hold, and the writer waits: {line:?}");
     for reader in &readers {
@@ -181,9 +181,9 @@ async fn kept_queued_by_renewal(context: &CaseContext, wait_ttl: Duration, name:
     let manager = context.manager_with(context.driver().await, |s| s.wait_ttl(wait_ttl));
     let waiter = tokio::spawn(async move { manager.mutex(&name).lock().await });
     context.waiters(&driver, &holder.key, 1).await;
-    let token = context.line(&driver, &holder.key).await[1].token;
+    let token = context.queue(&driver, &holder.key).await[1].token;
     tokio::time::sleep(wait_ttl.mul_f64(1.2)).await;
-    let line = context.line(&driver, &holder.key).await;
+    let line = context.queue(&driver, &holder.key).await;
     assert_eq!(line.len(), 2, "the waiter was renewed: {line:?}");
     assert_eq!(line[1].token, token, "it kept its place");
     driver.let_go(&holder).await;

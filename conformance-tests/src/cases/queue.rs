@@ -100,7 +100,7 @@ pub async fn queue_05_a_renewal_with_others_queued_never_shortens(context: CaseC
         driver.renew_one(&brief).await;
     }
     for name in ["a", "b"] {
-        for standing in context.line(&driver, &context.key(name)).await {
+        for standing in context.queue(&driver, &context.key(name)).await {
             let left = standing.expires_in;
             let least = context.given(LONG) / 2;
             assert!(left > least, "{name}: {left:?} are left to {:?}", standing.mode);
@@ -174,7 +174,7 @@ async fn holds_on(context: &CaseContext, driver: &Arc<dyn LockDriver>, claim: &A
     let left = |token: Option<Token>| {
         let (other, key) = (other.clone(), claim.key.clone());
         async move {
-            let line = context.line(&other, &key).await;
+            let line = context.queue(&other, &key).await;
             let mut held = line.iter().filter(|s| s.holds());
             let standing = held.find(|s| token.is_none_or(|token| s.token == token));
             let standing = standing.unwrap_or_else(|| panic!("it was promoted: {line:?}"));

@@ -11,7 +11,7 @@ use lockkit_core::{Error, Space};
 
 use super::stored::{Register, two_tokens, write, write_with};
 use crate::context::{CaseContext, MustSucceed};
-use crate::faulty::{Fault, Faulty, InjectionPoint};
+use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
 use crate::listing;
 use crate::wrap::Tampered;
 
@@ -219,7 +219,7 @@ pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(context: Cas
         InjectionPoint::Polls(2),
         InjectionPoint::After,
     ] {
-        let faulty = Arc::new(Faulty::at(Fault { call: 1, place }));
+        let faulty = Arc::new(Faulty::at(InjectedFault { call: 1, point: place }));
         let ours =
             context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty.clone())));
         let name = format!("{place:?}");

@@ -82,7 +82,7 @@ pub async fn release_04_only_the_id_releases_or_renews(context: CaseContext) {
     assert_eq!(answer, Renewal::Ended(ClaimEnd::NotFound));
     let answer = theirs.downgrade(&stranger).await.expect("it works");
     assert!(matches!(answer, Renewal::Ended(_)), "{answer:?}");
-    let line = context.line(&ours, &holder.key).await;
+    let line = context.queue(&ours, &holder.key).await;
     let roles: Vec<_> = line.iter().map(|s| (s.mode, s.holds())).collect();
     assert_eq!(roles[..1], [(Mode::Exclusive, true)]);
     if context.has_line() {
@@ -104,7 +104,7 @@ pub async fn release_05_a_release_meets_a_renewal_in_flight(context: CaseContext
         assert_eq!(released, Released::Removed);
         let answer = theirs.renew_one(&claim).await;
         assert!(matches!(answer, Renewal::Ended(_)), "released, then renewed: {answer:?}");
-        assert!(context.line(&ours, &claim.key).await.is_empty(), "nothing is left");
+        assert!(context.queue(&ours, &claim.key).await.is_empty(), "nothing is left");
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::contention::finish;
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{Fault, Faulty, InjectionPoint};
+use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 fn pool(context: &CaseContext) -> Key {
@@ -23,7 +23,7 @@ async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
 }
 
 /// Limit and roles of the claims of the queue, as they are shown.
-async fn shown(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
+async fn limit_and_roles(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
     let state = context.state(driver, &pool(context)).await;
     let limits = state.queue.iter().map(|s| s.mode.limit());
     assert!(limits.clone().all(|limit| limit == state.limit()), "one limit: {state:?}");
@@ -51,7 +51,7 @@ pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(context: Cas
             .expect("two wait")
             .expect("no panic");
     }
-    let roles = shown(&context, &driver).await;
+    let roles = limit_and_roles(&context, &driver).await;
     assert_eq!(roles, (Some(3), vec![true, true, true, false, false]));
     for waiter in &waiters[..2] {
         driver.holds(waiter).await;
@@ -83,7 +83,7 @@ pub async fn resize_02_lowering_evicts_no_holder_and_admits_none_until_permits_a
     // Two leave: as many are out as the limit says, and none is free.
     for (gone, holder) in holders[..2].iter().enumerate() {
         driver.let_go(holder).await;
-        let (limit, roles) = shown(&context, &driver).await;
+        let (limit, roles) = limit_and_roles(&context, &driver).await;
         assert_eq!(limit, Some(2));
         assert_eq!(roles, [vec![true; 3 - gone], vec![false; 2]].concat(), "after {}", gone + 1);
         driver.refuse(&context.permits("pool", 1, 2)).await;
@@ -92,7 +92,7 @@ pub async fn resize_02_lowering_evicts_no_holder_and_admits_none_until_permits_a
     driver.turn(&waiter).await;
     driver.let_go(&holders[3]).await;
     driver.turn(&newcomer).await;
-    let roles = shown(&context, &driver).await;
+    let roles = limit_and_roles(&context, &driver).await;
     assert_eq!(roles, (Some(2), vec![true; 2]));
 }
 
@@ -123,7 +123,7 @@ pub async fn resize_03_a_drained_semaphore_admits_none_until_it_is_raised_again(
     });
     context.waiters(&driver, &self::pool(&context), 1).await;
     ours.admin().resize("pool", 2).await.expect("it works");
-    let driver_sees = shown(&context, &driver).await;
+    let driver_sees = limit_and_roles(&context, &driver).await;
     assert_eq!(driver_sees, (Some(2), vec![false]), "three do not fit into two");
     ours.admin().resize("pool", 3).await.expect("it works");
     let three = context.soon("it fits", waiting).await.expect("no panic").expect("it works");
@@ -251,7 +251,7 @@ pub async fn resize_08_a_queued_claim_is_known_by_its_id_whatever_its_limit_was(
     // Their answers were lost, and they ask again.
     assert_eq!(driver.grant(&holder).await.token, token, "its place, its token");
     assert_eq!(driver.queue(&waiter).await, 1);
-    assert_eq!(context.line(&driver, &pool(&context)).await.len(), 2, "nobody stands there twice");
+    assert_eq!(context.queue(&driver, &pool(&context)).await.len(), 2, "nobody stands there twice");
     driver.let_go(&holder).await;
     driver.turn(&waiter).await;
     driver.let_go(&waiter).await;
@@ -263,7 +263,7 @@ pub async fn resize_08_a_queued_claim_is_known_by_its_id_whatever_its_limit_was(
 pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(context: CaseContext) {
     let theirs = context.manager().await;
     for place in [InjectionPoint::Before, InjectionPoint::Polls(1), InjectionPoint::After] {
-        let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
+        let faulty = Arc::new(Faulty::at(InjectedFault { call: 0, point: place }));
         let ours = context.manager_over(Arc::new(Tampered::new(context.driver().await, faulty)));
         let name = format!("{place:?}");
         let pool = ours.semaphore(&name, 1).resizable();
@@ -331,7 +331,7 @@ pub async fn resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_
             resize(&other, &key, 0).await;
         };
         tokio::join!(leaves, lowers);
-        let (limit, roles) = shown(&context, &driver).await;
+        let (limit, roles) = limit_and_roles(&context, &driver).await;
         assert_eq!(limit, Some(0));
         if roles == [true] {
             context.soon("its turn came", turn).await.expect("no panic").expect("it holds");

@@ -11,11 +11,11 @@ use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{Fault, Faulty, InjectionPoint};
+use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn robust_01_an_answer_is_lost_after_any_call_acted(context: CaseContext) {
-    at_every_call(&context, |call| vec![Fault { call, place: InjectionPoint::After }]).await;
+    at_every_call(&context, |call| vec![InjectedFault { call, point: InjectionPoint::After }]).await;
 }
 
 pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
@@ -26,7 +26,7 @@ pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
             InjectionPoint::Polls(2),
             InjectionPoint::Polls(3),
         ];
-        places.map(|place| Fault { call, place }).to_vec()
+        places.map(|place| InjectedFault { call, point: place }).to_vec()
     })
     .await;
 }
@@ -34,14 +34,14 @@ pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
 const STORIES_AT_ONCE: usize = 8;
 
 /// Goes through a [`Story`] for every fault of every call that it makes, some at a time.
-async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Fault>) {
+async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<InjectedFault>) {
     // Stories have connections of their own, and a server may have few.
     let calls = (STORIES_AT_ONCE / faults(0).len()).max(1) as u64;
     for first in (0..).step_by(calls as usize) {
         let mut stories = JoinSet::new();
         for fault in (first..first + calls).flat_map(&faults) {
             let context = context.clone();
-            stories.spawn(async move { Story::with(&context, fault).await.told(&context).await });
+            stories.spawn(async move { Story::with(&context, fault).await.fault_struck(&context).await });
         }
         let mut struck = true;
         while let Some(told) = stories.join_next().await {
@@ -56,7 +56,7 @@ async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Fault>
 
 /// A user whose driver fails once, and another client that wants the same lock.
 struct Story {
-    fault: Fault,
+    fault: InjectedFault,
     name: String,
     faulty: Arc<Faulty>,
     ours: LockManager,
@@ -65,7 +65,7 @@ struct Story {
 }
 
 impl Story {
-    async fn with(context: &CaseContext, fault: Fault) -> Self {
+    async fn with(context: &CaseContext, fault: InjectedFault) -> Self {
         let faulty = Arc::new(Faulty::at(fault));
         let driver = Tampered::new(context.driver().await, faulty.clone());
         Self {
@@ -79,7 +79,7 @@ impl Story {
     }
 
     /// Says whether the fault struck.
-    async fn told(mut self, context: &CaseContext) -> bool {
+    async fn fault_struck(mut self, context: &CaseContext) -> bool {
         self.lock_and_release(context).await;
         self.wait_and_downgrade(context).await;
         self.try_and_break(context).await;
@@ -103,7 +103,7 @@ impl Story {
         self.grows(token);
         self.may_fail(guard.renew().await);
         self.may_fail(guard.verify().await);
-        let line = context.line(&self.theirs, &context.key(&self.name)).await;
+        let line = context.queue(&self.theirs, &context.key(&self.name)).await;
         let stands: Vec<_> = line.iter().map(|s| (s.token, s.holds())).collect();
         assert_eq!(stands, [(token, true)], "{:?}: one claim, and it holds", self.fault);
         let next = context.exclusive(&self.name);

@@ -62,7 +62,7 @@ pub async fn token_03_renewal_and_re_entry_keep_it(context: CaseContext) {
     }
     let waiter = context.exclusive("a");
     driver.queue(&waiter).await;
-    let place = context.line(&driver, &claim.key).await.get(1).map(|waits| waits.token);
+    let place = context.queue(&driver, &claim.key).await.get(1).map(|waits| waits.token);
     driver.renew_one(&waiter).await;
     driver.let_go(&claim).await;
     let next = driver.turn(&waiter).await.token;
@@ -105,7 +105,7 @@ pub async fn token_04_it_grows_across_release_expiry_and_break(context: CaseCont
     // One that waited and left: no claim gets its token again.
     let fifth = context.exclusive("a");
     driver.queue(&fifth).await;
-    let place = context.line(&driver, &fifth.key).await.get(1).map(|waits| waits.token);
+    let place = context.queue(&driver, &fifth.key).await.get(1).map(|waits| waits.token);
     driver.let_go(&fifth).await;
     driver.let_go(&fourth).await;
     match place {
@@ -134,7 +134,7 @@ pub async fn token_05_it_grows_across_the_clean_up_of_the_name(context: CaseCont
             driver.let_go(&other).await;
         }
         driver.renew_one(&claim).await;
-        assert!(context.line(&driver, &claim.key).await.is_empty());
+        assert!(context.queue(&driver, &claim.key).await.is_empty());
     }
     let later = context.driver().await;
     let token = later.grant(&context.exclusive("a")).await.token;
@@ -196,7 +196,7 @@ pub async fn token_10_a_raise_applies_to_this_token_and_all_later_ones(context: 
         }
     }
     assert_eq!(driver.holds(&holder).await.token, high);
-    assert_eq!(context.line(&driver, &holder.key).await[0].token, high);
+    assert_eq!(context.queue(&driver, &holder.key).await[0].token, high);
     driver.queue(&waiter).await;
     driver.let_go(&holder).await;
     let next = driver.turn(&waiter).await.token;
@@ -216,10 +216,10 @@ pub async fn token_11_a_raise_applies_to_claims_that_already_wait(context: CaseC
     }
     if context.has_line() {
         // To the token of the first waiter, which gets a greater one, and so do those behind it.
-        let first = context.line(&driver, &holder.key).await[1].token;
+        let first = context.queue(&driver, &holder.key).await[1].token;
         let raised = driver.raise(&holder, first).await.expect("it works");
         assert!(matches!(raised, Renewal::Holds(grant) if grant.token == first), "{raised:?}");
-        let shown = context.line(&driver, &holder.key).await;
+        let shown = context.queue(&driver, &holder.key).await;
         let tokens: Vec<_> = shown.iter().map(|claim| claim.token).collect();
         assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the queue: {tokens:?}");
     }
@@ -230,7 +230,7 @@ pub async fn token_11_a_raise_applies_to_claims_that_already_wait(context: CaseC
         other => panic!("it holds, so: {other:?}"),
     }
     if context.has_line() {
-        let shown = context.line(&driver, &holder.key).await;
+        let shown = context.queue(&driver, &holder.key).await;
         let tokens: Vec<_> = shown.iter().map(|claim| claim.token).collect();
         assert_eq!(tokens.len(), 5, "all are in line: {tokens:?}");
         assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the queue: {tokens:?}");

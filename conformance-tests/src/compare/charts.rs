@@ -9,7 +9,7 @@ use super::HoldSpan;
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) value: f64,
-    pub(super) shown: String,
+    pub(super) label: String,
 }
 
 const BAR: usize = 38;
@@ -58,7 +58,7 @@ pub(super) fn bars(title: &str, bars: &[Bar], tick: fn(f64) -> String) -> String
              height=\"12\" rx=\"2\"/>",
             y + 14,
             text(&bar.name),
-            text(&bar.shown),
+            text(&bar.label),
             y + 20
         );
     }

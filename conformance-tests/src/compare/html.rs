@@ -30,7 +30,7 @@ impl Comparison {
         );
         out.push_str("<ul>\n");
         for set_up in &self.set_ups {
-            let (name, place) = (text(&set_up.name), text(&set_up.place));
+            let (name, place) = (text(&set_up.name), text(&set_up.location));
             let _ = writeln!(out, "<li><strong>{name}</strong>: {place}</li>");
         }
         out.push_str("</ul>\n");
@@ -66,7 +66,7 @@ impl Comparison {
         let bars = |figure: fn(&super::Measured) -> f64, shown: fn(f64) -> String| {
             let bar = |set_up: &super::ComparedSetUp| {
                 let value = figure(&set_up.measured);
-                Bar { name: set_up.name.clone(), value, shown: shown(value) }
+                Bar { name: set_up.name.clone(), value, label: shown(value) }
             };
             self.set_ups.iter().map(bar).collect::<Vec<_>>()
         };

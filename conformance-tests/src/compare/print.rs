@@ -40,7 +40,7 @@ impl Comparison {
             self.date, self.machine
         );
         for set_up in &self.set_ups {
-            let _ = writeln!(out, "- **{}**: {}", set_up.name, set_up.place);
+            let _ = writeln!(out, "- **{}**: {}", set_up.name, set_up.location);
         }
         out.push('\n');
         for table in self.tables().into_iter().chain(self.money()) {

@@ -28,7 +28,7 @@ pub struct Counted {
 #[derive(Clone)]
 pub struct Subject {
     name: String,
-    place: String,
+    location: String,
     capabilities: Capabilities,
     promises: Promises,
     harness: Arc<Reached>,
@@ -53,7 +53,7 @@ impl Subject {
         let promises = first.promises().await?;
         let harness = Arc::new(Reached { connect, first, worker });
         let (name, place) = (name.into(), place.into());
-        Ok(Self { name, place, capabilities, promises, harness, counted: None })
+        Ok(Self { name, location: place, capabilities, promises, harness, counted: None })
     }
 
     /// With a way on which requests are counted, which is used for that alone.
@@ -74,8 +74,8 @@ impl Subject {
     }
 
     /// Where it is, without secrets.
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
     /// What its driver states.

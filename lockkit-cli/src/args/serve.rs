@@ -41,7 +41,7 @@ pub(crate) struct ServeArgs {
     /// A socket is created with mode 0600. Without --tokens, every process that reaches the server
     /// may take, see and break every lock; an address that other hosts reach is therefore refused
     /// without --tokens and --tls-cert.
-    #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:7411", value_parser = place)]
+    #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:7411", value_parser = listen_address)]
     pub(crate) listen: Vec<Listen>,
 
     /// A host name by which clients reach the server, beside those of this host. May be repeated
@@ -125,6 +125,6 @@ pub(crate) struct TokenArgs {
     pub(crate) tokens: Option<PathBuf>,
 }
 
-fn place(text: &str) -> Result<Listen, String> {
+fn listen_address(text: &str) -> Result<Listen, String> {
     text.parse().map_err(|error: lockkit::Error| error.to_string())
 }

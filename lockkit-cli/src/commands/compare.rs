@@ -49,7 +49,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
     }
     let mut subjects: Vec<Subject> = Vec::with_capacity(backends.len());
     for (name, url, backend) in &backends {
-        let place = backend.shown();
+        let place = backend.url_without_passwords();
         let reached = subject(*name, &place, url, &subjects).await;
         subjects.push(reached.map_err(|error| {
             let mut failure = ExitError::from(error);
@@ -59,7 +59,7 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
         })?);
     }
     check_names(args, &subjects)?;
-    let places: Vec<_> = backends.iter().map(|(.., backend)| backend.shown()).collect();
+    let places: Vec<_> = backends.iter().map(|(.., backend)| backend.url_without_passwords()).collect();
     output::note(format!(
         "taking and releasing locks in namespaces of its own at {}; no other lock is touched, no \
          server is harmed, and what is left is cleaned up",

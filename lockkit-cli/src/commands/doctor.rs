@@ -43,7 +43,7 @@ async fn promises(backend: &Backend) -> Result<Ending, ExitError> {
     let locks = backend.connect().await?;
     let promises = locks.promises().await.map_err(ExitError::from);
     acquire::close_after(&locks, &promises).await;
-    let mut text = format!("backend  {}\n", printable(&backend.shown()));
+    let mut text = format!("backend  {}\n", printable(&backend.url_without_passwords()));
     for promise in promises?.all() {
         let title = promise.fault.title().trim_end_matches(['²', '³']);
         let (word, why) = (promise.word(), printable(&promise.why));
@@ -100,7 +100,7 @@ async fn try_members(
             finding.what = member.named(&finding.what);
             match members.len() {
                 1 => finding,
-                _ => finding.at(&member.shown()),
+                _ => finding.at(&member.url_without_passwords()),
             }
         }));
     }
@@ -132,7 +132,7 @@ fn worst(health: &Health) -> Option<Severity> {
 }
 
 fn report(backend: &Backend, health: &Health) -> String {
-    let (shown, server) = (printable(&backend.shown()), printable(&health.server));
+    let (shown, server) = (printable(&backend.url_without_passwords()), printable(&health.server));
     let mut text = format!("backend  {shown}\nserver   {server}\n");
     for finding in &health.findings {
         let (style, severity) = match finding.severity {

@@ -56,7 +56,7 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
         }
         LatchVerb::Show { name, count } => {
             let (locks, gate) = open(name, count.unwrap_or(1), backend).await?;
-            let seen = look(&locks, name, gate, count.is_none()).await;
+            let seen = inspect_latch(&locks, name, gate, count.is_none()).await;
             acquire::close(&locks).await;
             output::print(&seen?)?;
         }
@@ -81,7 +81,7 @@ async fn ask_now_and_then(gate: &Latch) -> Infallible {
 }
 
 /// How many are missing, and which have counted, one a line.
-async fn look(
+async fn inspect_latch(
     locks: &LockManager,
     name: &str,
     gate: Latch,

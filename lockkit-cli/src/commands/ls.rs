@@ -80,7 +80,7 @@ async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitError>
     found.sort_by(|(p, a), (q, b)| (p, a.name(), a.space()).cmp(&(q, b.name(), b.space())));
     let views: Vec<_> = found
         .iter()
-        .map(|(namespace, state)| StateView::of(state).under(shown(args, namespace)))
+        .map(|(namespace, state)| StateView::of(state).under(namespace_column(args, namespace)))
         .collect();
     let rows = found.iter().map(|(namespace, state)| row(args, namespace, state_cells(state)));
     Ok(Listed { json: json(&views)?, titles: &LOCKS, rows: rows.collect() })
@@ -96,7 +96,7 @@ async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, ExitErr
     let views: Vec<_> = found
         .iter()
         .map(|(namespace, it)| RegisterView {
-            namespace: shown(args, namespace),
+            namespace: namespace_column(args, namespace),
             name: it.name.as_str(),
             version: it.version.0,
             token: it.token,
@@ -142,18 +142,18 @@ fn nothing(args: &LsArgs, backend: &Backend) -> String {
         (false, namespace) => format!("in the namespace {namespace:?}"),
     };
     match args.registers {
-        true => format!("no such register has a value in {} {namespace}", backend.shown()),
-        false => format!("nothing of that kind is in use in {} {namespace}", backend.shown()),
+        true => format!("no such register has a value in {} {namespace}", backend.url_without_passwords()),
+        false => format!("nothing of that kind is in use in {} {namespace}", backend.url_without_passwords()),
     }
 }
 
 /// The namespace, where it tells something.
-fn shown<'a>(args: &LsArgs, namespace: &'a str) -> Option<&'a str> {
+fn namespace_column<'a>(args: &LsArgs, namespace: &'a str) -> Option<&'a str> {
     args.all_namespaces.then_some(namespace)
 }
 
 fn row(args: &LsArgs, namespace: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
-    let namespace = shown(args, namespace).map(|namespace| match namespace {
+    let namespace = namespace_column(args, namespace).map(|namespace| match namespace {
         "" => "-".to_owned(),
         namespace => namespace.to_owned(),
     });

@@ -33,7 +33,7 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     let locks = chosen.connect().await?;
     let service = Service::with(locks.driver().clone(), settings)?;
     if !service.keeps_terraform_states() {
-        let shown = chosen.shown();
+        let shown = chosen.url_without_passwords();
         output::note(format!("{shown} has no registers, so states of Terraform are refused"));
     }
     let (stop, stopping) = watch::channel(());
@@ -48,7 +48,7 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
         let mut stopping = stopping.clone();
         let stop = async move { drop(stopping.changed().await) };
         servers.spawn(lockkit_server::serve(listener, service.clone(), stop));
-        output::note(format!("serving the locks of {} at {url}", chosen.shown()));
+        output::note(format!("serving the locks of {} at {url}", chosen.url_without_passwords()));
     }
     let reloads = args.tokens.is_some() || tls.is_some();
     let ended = loop {
@@ -77,7 +77,7 @@ fn token(args: &TokenArgs) -> Result<u8, ExitError> {
             output::print_line(token.secret())?;
             output::note("servers that run read the file again on SIGHUP");
         }
-        None => output::print(&format!("{}\n{}\n", token.secret(), token.line()))?,
+        None => output::print(&format!("{}\n{}\n", token.secret(), token.file_line()))?,
     }
     Ok(0)
 }

@@ -17,7 +17,7 @@ use crate::{acquire, describe};
 pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, ExitError> {
     Name::new(&args.subject.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
-    let states = shown(&locks, &args.subject).await;
+    let states = states_to_print(&locks, &args.subject).await;
     acquire::close(&locks).await;
     for (state, leftovers) in states? {
         print(&state, &leftovers, args.json)?;
@@ -50,7 +50,7 @@ fn is_used(state: &Result<LockState, Error>) -> bool {
 }
 
 /// The states to show, with what was left behind under each.
-async fn shown(
+async fn states_to_print(
     locks: &LockManager,
     subject: &Subject,
 ) -> Result<Vec<(LockState, Leftovers)>, ExitError> {

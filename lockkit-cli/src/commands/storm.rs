@@ -141,7 +141,7 @@ async fn stage(
 ) -> Result<(StormSetup, String), ExitError> {
     if let Some(url) = &backend.url {
         let chosen = Backend::beside(&BackendArgs::default(), url, "--url")?;
-        return Ok((StormSetup::calm(url), chosen.shown()));
+        return Ok((StormSetup::calm(url), chosen.url_without_passwords()));
     }
     if args.service {
         let stage = StormSetup::service(&system::this_program()).await;

@@ -18,7 +18,7 @@ impl Held {
             namespace: backend.namespace().to_owned(),
             name: name.to_owned(),
             token: token.get(),
-            backend: backend.shown(),
+            backend: backend.url_without_passwords(),
             hidden: backend.hides_something(),
         }
     }
@@ -39,7 +39,7 @@ impl Held {
 
     /// Refuses another backend or namespace than that of the lock, in which this is `so`.
     pub(crate) fn is_in(&self, backend: &Backend, so: &str) -> Result<(), ExitError> {
-        let (here, namespace) = (backend.shown(), backend.namespace());
+        let (here, namespace) = (backend.url_without_passwords(), backend.namespace());
         if (&*self.backend, &*self.namespace) == (&*here, namespace) {
             return Ok(());
         }
@@ -62,7 +62,7 @@ pub(crate) fn refuse(
         one.name == name
             && one.space() == space
             && one.namespace == backend.namespace()
-            && one.backend == backend.shown()
+            && one.backend == backend.url_without_passwords()
     };
     match held.iter().any(same) {
         false => Ok(()),

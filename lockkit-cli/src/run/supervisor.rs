@@ -38,7 +38,7 @@ pub(crate) struct Supervisor {
     child: Child,
     to: ChildStdin,
     deeds: UnboundedReceiver<Deed>,
-    told: Option<Due>,
+    last_sent: Option<Due>,
 }
 
 impl Supervisor {
@@ -61,7 +61,7 @@ impl Supervisor {
         let mut from = BufReader::new(from);
         expect(&mut from, "ready")?;
         let (tell, deeds) = unbounded_channel();
-        let mut supervisor = Self { child, to, deeds, told: None };
+        let mut supervisor = Self { child, to, deeds, last_sent: None };
         supervisor.lease(due)?;
         supervisor.say(&format!("group {}", group.as_raw_nonzero()))?;
         expect(&mut from, "guarding")?;
@@ -83,14 +83,14 @@ impl Supervisor {
     pub(crate) fn lease(&mut self, due: Due) -> io::Result<()> {
         // Moments are computed each time; below this they are the same lease.
         const SAME: Duration = Duration::from_millis(1);
-        if let Some(told) = self.told
+        if let Some(told) = self.last_sent
             && due.kill.before(SAME).min(told.kill) == due.kill.before(SAME)
             && told.kill.before(SAME).min(due.kill) == told.kill.before(SAME)
         {
             return Ok(());
         }
         self.say(&format!("lease {} {}", words(due.term), words(due.kill)))?;
-        self.told = Some(due);
+        self.last_sent = Some(due);
         Ok(())
     }
 

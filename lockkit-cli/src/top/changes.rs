@@ -33,7 +33,7 @@ struct Seen {
 
 impl Changes {
     /// Counts what is new in a look, taken at this time. The first shows nothing that is new.
-    pub(super) fn look(&mut self, states: &[LockState], at: Duration) {
+    pub(super) fn update(&mut self, states: &[LockState], at: Duration) {
         let first = self.began.is_none();
         self.began.get_or_insert(at);
         self.now = at;

@@ -39,7 +39,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     frame.render_widget(Paragraph::new(selection(model)).style(palette.faint()), choice);
     match &model.view {
         View::List => list(frame, body, model, &rows, palette),
-        View::Line { id, at } => line(frame, body, model, (id.0, &id.1), *at, palette),
+        View::Line { id, at } => draw_queue(frame, body, model, (id.0, &id.1), *at, palette),
     }
     let (text, style) = foot(model, palette);
     frame.render_widget(Paragraph::new(text).style(style), footer);
@@ -203,7 +203,7 @@ fn short_or_dash(time: Option<Duration>) -> String {
     time.map_or_else(|| "-".to_owned(), short)
 }
 
-fn line(
+fn draw_queue(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
@@ -213,7 +213,7 @@ fn line(
 ) {
     let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
     let subject = printable(&describe::subject(space, name));
-    let Some(state) = model.shown() else {
+    let Some(state) = model.selected_state() else {
         let text = if model.has_looked() { format!("{subject} is free") } else { subject };
         frame.render_widget(Paragraph::new(text).style(palette.bold()), title);
         return;

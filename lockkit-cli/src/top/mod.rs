@@ -48,7 +48,7 @@ pub(crate) async fn top(args: &TopArgs, backend: &BackendArgs) -> Result<Ending,
     }
     let locks = backend.connect().await?;
     let mut signals = Signals::ending()?;
-    let mut model = Model::new(backend.shown(), backend.namespace(), &args.beginning);
+    let mut model = Model::new(backend.url_without_passwords(), backend.namespace(), &args.beginning);
     let mut screen = Screen::open()?;
     let (tell, mut events) = mpsc::unbounded_channel();
     keys::read(tell.clone());
@@ -82,7 +82,7 @@ async fn show(
             Some(Event::Key(key)) => model.press(key),
             Some(Event::Resized) => None,
             Some(Event::Looked(Ok(states))) => {
-                model.look(states, poller.age());
+                model.update(states, poller.age());
                 None
             }
             Some(Event::Looked(Err(error))) => {

@@ -126,9 +126,9 @@ impl Model {
     }
 
     /// Takes in what is in use at this time, counted from any beginning.
-    pub(super) fn look(&mut self, states: Vec<LockState>, at: Duration) {
+    pub(super) fn update(&mut self, states: Vec<LockState>, at: Duration) {
         self.error = None;
-        self.changes.look(&states, at);
+        self.changes.update(&states, at);
         self.states = Some(states);
         self.keep_the_choice();
     }
@@ -200,7 +200,7 @@ impl Model {
     }
 
     /// The lock whose line is shown; `None` when it is free, or none is.
-    pub(super) fn shown(&self) -> Option<&LockState> {
+    pub(super) fn selected_state(&self) -> Option<&LockState> {
         let View::Line { id: shown, .. } = &self.view else {
             return None;
         };
@@ -272,7 +272,7 @@ impl Model {
     /// Moves the choice.
     fn go(&mut self, key: Key) {
         let (at, count) = match &self.view {
-            View::Line { at, .. } => (*at, self.shown().map_or(0, |state| state.queue.len())),
+            View::Line { at, .. } => (*at, self.selected_state().map_or(0, |state| state.queue.len())),
             View::List => {
                 let rows = self.rows();
                 (self.chosen_row(&rows).unwrap_or(0), rows.len())
@@ -304,7 +304,7 @@ impl Model {
         let row = self.chosen_row(&rows);
         let chosen = row.map(|row| id(rows[row].state));
         (self.chosen, self.row) = (chosen, row.unwrap_or(0));
-        let length = self.shown().map_or(0, |state| state.queue.len());
+        let length = self.selected_state().map_or(0, |state| state.queue.len());
         if let View::Line { at, .. } = &mut self.view {
             *at = (*at).min(length.saturating_sub(1));
         }
@@ -313,7 +313,7 @@ impl Model {
     /// The claim that a break would be about: the chosen one of a line, or a lock's first holder.
     fn target(&self) -> Option<Target> {
         let (state, at) = match &self.view {
-            View::Line { at, .. } => (self.shown()?, *at),
+            View::Line { at, .. } => (self.selected_state()?, *at),
             View::List => {
                 let rows = self.rows();
                 (rows.get(self.chosen_row(&rows)?)?.state, 0)

@@ -45,7 +45,7 @@ fn polled() -> Model {
         ),
         lock("middle", vec![noted]),
     ];
-    model.look(states, SECOND);
+    model.update(states, SECOND);
     model
 }
 
@@ -141,14 +141,14 @@ fn a_rate_counts_claims_that_began_to_hold() {
     let a = |tokens: &[u64]| {
         vec![lock("a", tokens.iter().map(|t| claim(*t, "h", Some(1), 1)).collect())]
     };
-    model.look(a(&[1]), 21 * SECOND);
-    model.look(a(&[1, 2]), 41 * SECOND);
-    model.look(a(&[3]), 61 * SECOND);
+    model.update(a(&[1]), 21 * SECOND);
+    model.update(a(&[1, 2]), 41 * SECOND);
+    model.update(a(&[3]), 61 * SECOND);
     assert_eq!(of(&model, "a"), 3.0);
     // A free lock counts in the sum until a minute has passed.
-    model.look(Vec::new(), 62 * SECOND);
+    model.update(Vec::new(), 62 * SECOND);
     assert_eq!(model.sums(&[]).rate, 3.0);
-    model.look(Vec::new(), 200 * SECOND);
+    model.update(Vec::new(), 200 * SECOND);
     assert_eq!(model.sums(&[]).rate, 0.0);
 }
 
@@ -164,9 +164,9 @@ fn the_chosen_lock_stays_chosen_when_rows_move() {
         model.press(key);
         assert_eq!(chosen(&model), name);
     }
-    model.look(vec![lock("old", vec![claim(21, "db-2", Some(201), 201)])], 2 * SECOND);
+    model.update(vec![lock("old", vec![claim(21, "db-2", Some(201), 201)])], 2 * SECOND);
     assert_eq!(chosen(&model), "old");
-    model.look(Vec::new(), 3 * SECOND);
+    model.update(Vec::new(), 3 * SECOND);
     assert_eq!(model.chosen_row(&model.rows()), None);
     assert_eq!(model.press(Key::Down), None);
 }
@@ -197,7 +197,7 @@ fn a_break_asks_first_and_names_the_token() {
 fn the_confirmed_token_is_broken_although_the_lock_moved_on() {
     let mut model = polled();
     model.press(Key::Char('b'));
-    model.look(vec![lock("old", vec![claim(22, "db-3", Some(1), 91)])], 2 * SECOND);
+    model.update(vec![lock("old", vec![claim(22, "db-3", Some(1), 91)])], 2 * SECOND);
     let Some(Effect::Break(target)) = model.press(Key::Char('y')) else {
         panic!("it is not broken");
     };
@@ -222,7 +222,7 @@ fn a_line_is_shown_in_order_and_any_place_of_it_can_be_broken() {
     model.press(Key::Char('b'));
     assert!(matches!(&model.prompt, Some(Prompt::Break(target)) if target.token.get() == 22));
     model.press(Key::Escape);
-    model.look(Vec::new(), 2 * SECOND);
+    model.update(Vec::new(), 2 * SECOND);
     line_with(&picture(&model, 80, 20), "the lock \"old\" is free");
     model.press(Key::Char('b'));
     assert_eq!(model.prompt, None, "there is nothing to break");
@@ -261,7 +261,7 @@ fn a_semaphore_shows_its_permits_in_use() {
         claim
     };
     let queue = vec![permits(1, Some(2)), permits(2, Some(1)), permits(3, None)];
-    model.look(vec![lock("a", queue)], SECOND);
+    model.update(vec![lock("a", queue)], SECOND);
     line_with(&picture(&model, 80, 10), "2 of 3");
 }
 
@@ -269,13 +269,13 @@ fn a_semaphore_shows_its_permits_in_use() {
 fn names_are_whole_at_any_width_that_has_room_for_them() {
     let mut model = polled();
     let name = "nightly/backup/of/everything";
-    model.look(vec![lock(name, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
+    model.update(vec![lock(name, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
     for width in [40, 60, 80, 130, 200] {
         let line = line_with(&picture(&model, width, 10), name).to_owned();
         assert!(line.contains("2s"), "how long it is held, at {width}: {line}");
     }
     let long = "x".repeat(300);
-    model.look(vec![lock(&long, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
+    model.update(vec![lock(&long, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
     let shown = picture(&model, 80, 10);
     assert!(line_with(&shown, "xxx").contains("db-1"), "the holder has room beside it: {shown:#?}");
 }
@@ -298,7 +298,7 @@ fn a_question_mark_explains_the_keys() {
 #[test]
 fn several_holders_are_counted_before_the_first_is_named() {
     let mut model = polled();
-    model.look(vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])], SECOND);
+    model.update(vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])], SECOND);
     line_with(&picture(&model, 80, 10), "2x ada:backup[7]@h");
 }
 
@@ -309,7 +309,7 @@ fn a_failed_look_is_told_and_what_was_seen_stays() {
     let shown = picture(&model, 80, 20);
     line_with(&shown, "not up to date: redis: no answer");
     line_with(&shown, "young");
-    model.look(Vec::new(), 2 * SECOND);
+    model.update(Vec::new(), 2 * SECOND);
     let shown = picture(&model, 80, 20);
     line_with(&shown, "nothing of that kind is in use");
     assert!(!shown.iter().any(|line| line.contains("not up to date")));
@@ -333,7 +333,7 @@ fn control_characters_do_not_reach_the_terminal() {
     let mut model = polled();
     let mut claim = claim(1, "evil\u{1b}[2J", Some(1), 1);
     claim.note = Some("\u{7}".to_owned());
-    model.look(vec![lock("a", vec![claim])], 2 * SECOND);
+    model.update(vec![lock("a", vec![claim])], 2 * SECOND);
     let shown = picture(&model, 200, 10).concat();
     assert!(shown.contains("evil") && !shown.contains(char::is_control), "{shown:?}");
 }

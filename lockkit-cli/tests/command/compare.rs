@@ -22,7 +22,7 @@ async fn open(browser: &mut Browser, file: &Path) {
 /// Pictures of what is seen, all the way down.
 async fn pictures_of(browser: &mut Browser, what: &str) {
     for (width, scheme) in [(1280, "light"), (400, "light"), (1280, "dark"), (400, "dark")] {
-        browser.look(width, scheme).await;
+        browser.set_appearance(width, scheme).await;
         let sideways = "document.documentElement.scrollWidth > innerWidth";
         assert_eq!(
             browser.evaluate(sideways).await,

@@ -32,7 +32,7 @@ async fn progress_shows_place_1_with_the_neighbour_and_its_lease() {
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.into_iter().find(|line| line["progress"]["reason"] == "neighbour")
     });
-    assert_eq!(line["progress"]["place"], 1, "{line}");
+    assert_eq!(line["progress"]["position"], 1, "{line}");
     assert_eq!(line["progress"]["phase"], "waiting");
     let left = line["progress"]["remaining_ms"].as_u64().unwrap();
     assert!(left > 0 && left <= 60_000, "{left}");
@@ -54,7 +54,7 @@ async fn text_says_who_has_it_and_doctor_finds_one_without_an_expiry() {
         let text = fs::read_to_string(stage.path("stderr")).unwrap_or_default();
         text.contains("neighbour").then_some(text)
     });
-    assert!(said.contains("place 1, held by a neighbour"), "{said}");
+    assert!(said.contains("position 1, held by a neighbour"), "{said}");
     let doctor = stage.run(&["doctor", "--url", &url]);
     let report = stdout(&doctor);
     assert!(report.contains("no expiry") && report.contains(&name), "{report}");

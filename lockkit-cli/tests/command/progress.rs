@@ -23,7 +23,7 @@ fn json_lines_have_the_place_the_holder_and_the_age_at_each_change() {
     let mut waiter = stage.start(&["run", "--local", "--progress=json", "a", "touch", "ran"]);
     let found = |place: u64| {
         wait_for("a line with the place", || {
-            lines(&stage).into_iter().find(|line| line["progress"]["place"] == place)
+            lines(&stage).into_iter().find(|line| line["progress"]["position"] == place)
         })
     };
     let second = found(2);
@@ -41,7 +41,7 @@ fn json_lines_have_the_place_the_holder_and_the_age_at_each_change() {
     assert_eq!(waiter.code(), 0);
     assert!(stage.path("ran").exists());
     let places: Vec<_> =
-        lines(&stage).iter().map(|line| line["progress"]["place"].clone()).collect();
+        lines(&stage).iter().map(|line| line["progress"]["position"].clone()).collect();
     assert!(places.len() <= 4, "a line a change, and one in 10 s: {places:?}");
 }
 
@@ -56,7 +56,7 @@ fn text_lines_say_the_same_and_none_is_written_for_a_free_lock() {
     let mut waiter = stage.start(&["run", "--local", "--progress", "a", "true"]);
     let said = stage.wait_for_file("stderr");
     assert!(said.starts_with("lockkit: waiting for the lock \"a\" for "), "{said}");
-    assert!(said.contains("place 1 of 1, held by "), "{said}");
+    assert!(said.contains("position 1 of 1, held by "), "{said}");
     waiter.signal(Signal::INT);
     waiter.end();
 }

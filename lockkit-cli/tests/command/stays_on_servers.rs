@@ -186,12 +186,12 @@ async fn progress_shows_an_error_in_the_middle_of_waiting_and_the_place_again() 
     let at_the_end = |what: &str, is_it: &dyn Fn(&Value) -> bool| {
         wait_for(what, || lines().pop().filter(|line| is_it(&line["progress"])))
     };
-    at_the_end("the place", &|it| it["place"] == 1 && it["error"].is_null());
+    at_the_end("the place", &|it| it["position"] == 1 && it["error"].is_null());
     server.freeze().await;
     let error = at_the_end("the error", &|it| it["error"].is_string());
     assert!(error["progress"]["error"].as_str().unwrap().contains("has not answered"), "{error}");
     server.thaw();
-    at_the_end("the place again", &|it| it["place"] == 1 && it["error"].is_null());
+    at_the_end("the place again", &|it| it["position"] == 1 && it["error"].is_null());
     waiter.signal(Signal::INT);
     waiter.end();
     // Connecting is a part of the wait.

@@ -201,10 +201,10 @@ impl Lock {
 ///
 /// let json = r#"
 ///     {"key": {"name": "invoice/42"}, "wait_ms": 25000,
-///      "seen": [{"token": "42", "mode": "exclusive", "holds": true}]}
+///      "known": [{"token": "42", "mode": "exclusive", "holds": true}]}
 /// "#;
 /// let it: Changed = serde_json::from_str(json)?;
-/// assert!(it.seen[0].holds);
+/// assert!(it.known[0].holds);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -213,7 +213,7 @@ pub struct Changed {
     /// Which lock.
     pub key: Key,
     /// The queue that the client has seen.
-    pub seen: Vec<SeenClaim>,
+    pub known: Vec<KnownClaim>,
     /// How long the answer may wait: 25 s at most. It then has the queue that was seen.
     #[serde(default)]
     pub wait_ms: u64,
@@ -222,7 +222,7 @@ pub struct Changed {
 /// What tells two lines apart, of each claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SeenClaim {
+pub struct KnownClaim {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
@@ -244,7 +244,7 @@ pub struct SeenClaim {
 impl Changed {
     /// What is sent for a state that was seen.
     pub fn of(key: &lockkit_core::Key, seen: &LockState, wait_ms: u64) -> Self {
-        let seen = seen.queue.iter().cloned().map(ClaimState::of).map(|it| SeenClaim {
+        let seen = seen.queue.iter().cloned().map(ClaimState::of).map(|it| KnownClaim {
             token: it.token,
             mode: it.mode,
             permits: it.permits,
@@ -252,12 +252,12 @@ impl Changed {
             holds: it.held_for_ms.is_some(),
             broken: it.broken,
         });
-        Self { key: Key::of(key), seen: seen.collect(), wait_ms }
+        Self { key: Key::of(key), known: seen.collect(), wait_ms }
     }
 }
 
 /// The state that was seen, as far as it tells lines apart.
-pub fn claim_states(seen: Vec<SeenClaim>) -> Vec<state::ClaimState> {
+pub fn claim_states(seen: Vec<KnownClaim>) -> Vec<state::ClaimState> {
     let nobody = || ClientIdentity::new(String::new(), 0, String::new());
     seen.into_iter()
         .map(|it| ClaimState {

@@ -86,7 +86,7 @@ impl Value {
 
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct RegisterEntry {
     /// The value.
     pub value: Value,
     /// Its version, which only grows.
@@ -113,13 +113,13 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
     /// What is there.
-    pub entry: Option<Entry>,
+    pub entry: Option<RegisterEntry>,
 }
 
 impl Loaded {
     /// What is answered.
     pub fn of(entry: Option<driver::RegisterEntry>) -> Self {
-        let entry = entry.map(|it| Entry {
+        let entry = entry.map(|it| RegisterEntry {
             value: Value::of(&it.value),
             version: it.version.0,
             token: it.token,
@@ -129,7 +129,7 @@ impl Loaded {
 
     /// For a driver.
     pub fn for_driver(self) -> Result<Option<driver::RegisterEntry>, Error> {
-        let entry = |it: Entry| {
+        let entry = |it: RegisterEntry| {
             let (version, token) = (Version(it.version), it.token);
             Ok(driver::RegisterEntry::new(it.value.bytes()?, version, token))
         };

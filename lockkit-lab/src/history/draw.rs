@@ -94,7 +94,7 @@ impl Window {
         let guilty = turns.iter().filter(|t| violation.by.contains(&(t.client, t.op)));
         let (mut from, mut to) = (violation.at, violation.at);
         for turn in guilty {
-            from = from.min(turn.held.map_or(turn.asked, |held| held.told));
+            from = from.min(turn.held.map_or(turn.asked, |held| held.returned_at));
             to = to.max(turn.held.map_or(turn.asked, |held| held.until));
         }
         let around = (to - from).max(1_000_000_000);
@@ -189,8 +189,8 @@ fn bar(out: &mut String, turn: &ClaimSpan, window: &Window, y: f64, guilty: bool
          stroke-dasharray='2,2'/>",
         y + 6.0
     );
-    let held = turn.held.filter(|held| held.told < window.to);
-    let Some(Held { told: at, token, until, .. }) = held else { return };
+    let held = turn.held.filter(|held| held.returned_at < window.to);
+    let Some(Held { returned_at: at, token, until, .. }) = held else { return };
     let (x, to) = (window.x(at), window.x(until));
     let outline = if guilty { "stroke='#c00' stroke-width='2'" } else { "stroke='none'" };
     let seconds = (until.saturating_sub(at)) as f64 / 1e9;

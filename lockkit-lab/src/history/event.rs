@@ -27,7 +27,7 @@ pub enum EventKind {
         /// Of which lock.
         lock: String,
         /// In which way.
-        how: How,
+        how: HeldMode,
     },
     /// The backend answered that the operation's claim is in the queue and waits.
     Placed {
@@ -131,7 +131,7 @@ pub enum EventKind {
 /// [`Mode`], in a form that can be written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum HeldMode {
     /// Alone.
     Exclusive,
     /// Beside others who share.
@@ -140,7 +140,7 @@ pub enum How {
     Permits(u32, u32),
 }
 
-impl From<Mode> for How {
+impl From<Mode> for HeldMode {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::Exclusive => Self::Exclusive,
@@ -150,12 +150,12 @@ impl From<Mode> for How {
     }
 }
 
-impl From<How> for Mode {
-    fn from(how: How) -> Self {
+impl From<HeldMode> for Mode {
+    fn from(how: HeldMode) -> Self {
         match how {
-            How::Exclusive => Self::Exclusive,
-            How::Shared => Self::Shared,
-            How::Permits(permits, limit) => Self::Permits { permits, limit },
+            HeldMode::Exclusive => Self::Exclusive,
+            HeldMode::Shared => Self::Shared,
+            HeldMode::Permits(permits, limit) => Self::Permits { permits, limit },
         }
     }
 }

@@ -122,7 +122,7 @@ type Greatest<'a> = Vec<(u64, u64, &'a ClaimSpan)>;
 /// only later grants are compared: a lost counter is found once, when it shows.
 fn tokens(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> =
-        turns.iter().filter_map(|t| t.held.map(|held| (held.told, held.token, *t))).collect();
+        turns.iter().filter_map(|t| t.held.map(|held| (held.returned_at, held.token, *t))).collect();
     granted.sort_by_key(|(at, ..)| *at);
     let mut owners: BTreeMap<u64, &ClaimSpan> = BTreeMap::new();
     let mut greatest: Vec<(Mode, Greatest<'_>)> = Vec::new();
@@ -167,8 +167,8 @@ fn tokens(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
 fn exclusion(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
     let mut edges = Vec::new();
     for (i, turn) in turns.iter().enumerate() {
-        if let Some(held) = turn.held.filter(|held| held.told < held.until) {
-            edges.push((held.told, 1, i));
+        if let Some(held) = turn.held.filter(|held| held.returned_at < held.until) {
+            edges.push((held.returned_at, 1, i));
             edges.push((held.until, 0, i)); // ends come before beginnings of the same instant
         }
     }
@@ -212,11 +212,11 @@ fn given(turns: &[&ClaimSpan]) -> u64 {
 /// was granted has been in the queue all the time, since an ended claim never comes back: so only what
 /// was seen counts, and neither a late message nor a lost place looks like overtaking.
 fn order(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
-    let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.told, *t))).collect();
+    let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.returned_at, *t))).collect();
     granted.sort_by_key(|(told, _)| *told);
     for turn in turns {
-        let Some(place) = turn.place else { continue };
-        let until = turn.held.map_or(place.until, |held| held.told);
+        let Some(place) = turn.queued_since else { continue };
+        let until = turn.held.map_or(place.until, |held| held.returned_at);
         let first = granted.partition_point(|(told, _)| *told <= place.from);
         let meanwhile = granted[first..].iter().take_while(|(told, _)| *told < until);
         let overtakers: Vec<_> = meanwhile

@@ -52,8 +52,8 @@ fn idle_times(turns: &[&ClaimSpan], end: u64) -> Vec<(u64, u64)> {
     for turn in turns {
         changes.push((turn.asked, 1, 0, false));
         changes.push((turn.answered().unwrap_or(end), -1, 0, turn.held.is_some()));
-        if let Some(held) = turn.held.filter(|held| held.told < held.until) {
-            changes.push((held.told, 0, 1, false));
+        if let Some(held) = turn.held.filter(|held| held.returned_at < held.until) {
+            changes.push((held.returned_at, 0, 1, false));
             changes.push((held.until, 0, -1, false));
         }
     }

@@ -20,7 +20,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-pub use event::{Event, EventKind, How};
+pub use event::{Event, EventKind, HeldMode};
 pub use excuse::{Excuse, Excused};
 pub use file::Recorded;
 pub use judge::{HistoryJudgement, judge};

@@ -17,7 +17,7 @@ pub(super) struct ClaimSpan {
     pub(super) mode: Mode,
     pub(super) asked: u64,
     /// Since when its latest claim is in the queue.
-    pub(super) place: Option<QueuedSince>,
+    pub(super) queued_since: Option<QueuedSince>,
     pub(super) held: Option<Held>,
     /// When it was refused, failed, ended, or its client died.
     pub(super) over: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) struct QueuedSince {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     /// When the client was told.
-    pub(super) told: u64,
+    pub(super) returned_at: u64,
     pub(super) token: u64,
     /// When its lease was given, at the earliest.
     pub(super) since: u64,
@@ -50,11 +50,11 @@ pub(super) struct Held {
 impl ClaimSpan {
     /// When it had its answer.
     pub(super) fn answered(&self) -> Option<u64> {
-        self.held.map(|held| held.told).or(self.over)
+        self.held.map(|held| held.returned_at).or(self.over)
     }
 
     fn placed(&mut self, at: u64, claim: u64, sent: u64) {
-        match &mut self.place {
+        match &mut self.queued_since {
             Some(place) if place.claim == claim => place.until = place.until.max(sent),
             place => *place = Some(QueuedSince { claim, from: at, until: sent }),
         }
@@ -82,7 +82,7 @@ pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<ClaimS
                     lock: lock.clone(),
                     mode: Mode::from(*how),
                     asked: *at,
-                    place: None,
+                    queued_since: None,
                     held: None,
                     over: None,
                     failed: false,
@@ -116,7 +116,7 @@ impl ClaimSpan {
             EventKind::Placed { claim, sent, .. } => self.placed(at, *claim, *sent),
             EventKind::Granted { token, since, valid_until, .. } => {
                 let (token, since, until) = (*token, *since, *valid_until);
-                self.held.get_or_insert(Held { told: at, token, since, until });
+                self.held.get_or_insert(Held { returned_at: at, token, since, until });
             }
             EventKind::Valid { valid_until, .. } => {
                 if let Some(held) = &mut self.held {

@@ -100,22 +100,22 @@ impl FaultFired {
 pub(crate) struct PendingFault {
     pub(crate) fault: Fault,
     when: When,
-    left: u64,
+    remaining: u64,
     pub(crate) fired: watch::Sender<bool>,
 }
 
 impl PendingFault {
     pub(crate) fn new(fault: Fault, when: When) -> (Self, FaultFired) {
         let (fired, seen) = watch::channel(false);
-        (Self { fault, when, left: when.nth(), fired }, FaultFired(seen))
+        (Self { fault, when, remaining: when.nth(), fired }, FaultFired(seen))
     }
 
     /// Counts a message; true if the fault strikes at it.
     pub(crate) fn meets(&mut self, begins: &[MessageClass]) -> bool {
         begins.iter().any(|class| {
-            let counted = self.when.counts(*class) && self.left > 0;
-            self.left -= u64::from(counted);
-            counted && self.left == 0
+            let counted = self.when.counts(*class) && self.remaining > 0;
+            self.remaining -= u64::from(counted);
+            counted && self.remaining == 0
         })
     }
 }

@@ -17,7 +17,7 @@ use super::message::{Message, Protocol};
 pub(crate) struct Hub {
     protocol: Protocol,
     /// Ports of servers, as they tell them, and what clients hear instead.
-    told: Vec<(u16, u16)>,
+    port_rewrites: Vec<(u16, u16)>,
     /// False while nothing passes.
     open: watch::Sender<bool>,
     state: Mutex<HubState>,
@@ -33,7 +33,7 @@ struct HubState {
 
 impl Hub {
     pub(crate) fn new(protocol: Protocol, told: Vec<(u16, u16)>) -> Self {
-        Self { protocol, told, open: watch::Sender::new(true), state: Mutex::default() }
+        Self { protocol, port_rewrites: told, open: watch::Sender::new(true), state: Mutex::default() }
     }
 
     pub(crate) fn new_connection(&self, target: SocketAddr) -> Arc<ProxiedConnection> {
@@ -57,7 +57,7 @@ impl Hub {
 
     /// Has a client hear of ports of this proxy rather than of servers.
     pub(crate) fn translate(&self, message: &mut [u8]) {
-        for (server, proxy) in &self.told {
+        for (server, proxy) in &self.port_rewrites {
             rename(message, server.to_string().as_bytes(), proxy.to_string().as_bytes());
         }
     }

@@ -27,7 +27,7 @@ impl Wire for Resp {
     fn to_server(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
         let length = match arrived.first()? {
             b'*' => value(arrived)?,
-            _ => line(arrived)?,
+            _ => line_length(arrived)?,
         };
         if first_word(arrived).is_some_and(|word| {
             let word = word.to_ascii_lowercase();
@@ -68,7 +68,7 @@ fn value(bytes: &[u8]) -> Option<usize> {
     while missing > 0 {
         missing -= 1;
         let rest = bytes.get(at..)?;
-        let head = line(rest)?;
+        let head = line_length(rest)?;
         at += head;
         let count = std::str::from_utf8(&rest[1..head]).ok().and_then(|n| n.trim().parse().ok());
         let count = usize::try_from(count.unwrap_or(-1_i64)).ok();
@@ -85,18 +85,18 @@ fn value(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The length of the line at the front, its end included.
-fn line(bytes: &[u8]) -> Option<usize> {
+fn line_length(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
 
 /// The first element of an array or push, if it is a text.
 fn first_word(bytes: &[u8]) -> Option<&[u8]> {
-    let first = &bytes[line(bytes)?..];
-    let head = line(first)?;
+    let first = &bytes[line_length(bytes)?..];
+    let head = line_length(first)?;
     let text = match first.first()? {
         b'$' => {
             let rest = &first[head..];
-            &rest[..line(rest)?]
+            &rest[..line_length(rest)?]
         }
         b'+' => &first[1..head],
         _ => return None,

@@ -27,7 +27,7 @@ pub(crate) struct DynamoDb {
 }
 
 impl DynamoDb {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Ok(Self { port: Port::take()? })
     }
 }

@@ -61,13 +61,13 @@ struct Member {
 }
 
 impl Etcd {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Ok(Self::cluster(1)?.remove(0))
     }
 
     /// One that has a second address, at which it makes these demands.
     pub(crate) fn demanding(demands: EtcdDemands) -> Result<(Self, SocketAddr)> {
-        let mut alone = Self::alone()?;
+        let mut alone = Self::single()?;
         let port = Port::take()?;
         let addr = port.addr();
         alone.secured = Some(Secured { port, demands });

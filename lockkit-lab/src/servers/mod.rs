@@ -27,13 +27,13 @@ use super::server_dir::ServerDir;
 /// How to run one server of this kind that stands alone.
 pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
     Ok(match kind {
-        Kind::Redis => Box::new(redis::Redis::alone()?),
+        Kind::Redis => Box::new(redis::Redis::single()?),
         Kind::Postgres => Box::new(postgres::Postgres::new()?),
         Kind::MariaDb => Box::new(mariadb::MariaDb::new()?),
-        Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::alone()?),
-        Kind::Etcd => Box::new(etcd::Etcd::alone()?),
-        Kind::Nats => Box::new(nats::Nats::alone()?),
-        Kind::DynamoDb => Box::new(dynamodb::DynamoDb::alone()?),
+        Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::single()?),
+        Kind::Etcd => Box::new(etcd::Etcd::single()?),
+        Kind::Nats => Box::new(nats::Nats::single()?),
+        Kind::DynamoDb => Box::new(dynamodb::DynamoDb::single()?),
         Kind::Azurite => Box::new(azurite::Azurite::new()?),
         Kind::FakeGcs => Box::new(fake_gcs::FakeGcs::new()?),
     })

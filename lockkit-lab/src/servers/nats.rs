@@ -37,13 +37,13 @@ struct Member {
 }
 
 impl Nats {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Ok(Self::cluster(1)?.remove(0))
     }
 
     /// One with further settings in its configuration.
     pub(crate) fn configured(settings: &str) -> Result<Self> {
-        let mut alone = Self::alone()?;
+        let mut alone = Self::single()?;
         alone.settings = settings.to_owned();
         Ok(alone)
     }

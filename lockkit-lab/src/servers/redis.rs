@@ -34,7 +34,7 @@ enum Role {
 }
 
 impl Redis {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Self::new("redis", Role::Single)
     }
 

@@ -48,7 +48,7 @@ const LOGGING: &str = "log4j.rootLogger=INFO, out\n\
 #[derive(Debug)]
 pub(crate) struct ZooKeeper {
     port: Port,
-    place: Option<(usize, Arc<Vec<Peer>>)>,
+    ensemble: Option<(usize, Arc<Vec<Peer>>)>,
     /// The SOCKS proxy through which this member dials the others, if it does not by itself.
     socks: Option<SocketAddr>,
     /// After which silence the members of an ensemble give up on each other.
@@ -79,13 +79,13 @@ pub(crate) struct Peer {
 }
 
 impl ZooKeeper {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Self::demanding(ZooKeeperDemands::default())
     }
 
     /// One that stands alone and demands this of its clients.
     pub(crate) fn demanding(demands: ZooKeeperDemands) -> Result<Self> {
-        Ok(Self { port: Port::take()?, place: None, socks: None, patience: PATIENCE, demands })
+        Ok(Self { port: Port::take()?, ensemble: None, socks: None, patience: PATIENCE, demands })
     }
 
     pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
@@ -95,7 +95,7 @@ impl ZooKeeper {
             .map(|at| {
                 Ok(Self {
                     port: Port::take()?,
-                    place: Some((at, Arc::clone(&peers))),
+                    ensemble: Some((at, Arc::clone(&peers))),
                     socks: None,
                     patience: PATIENCE,
                     demands: ZooKeeperDemands::default(),
@@ -106,7 +106,7 @@ impl ZooKeeper {
 
     /// Where the others find this member.
     pub(crate) fn meets_at(&self) -> Vec<SocketAddr> {
-        let peer = self.place.iter().map(|(at, peers)| &peers[*at]);
+        let peer = self.ensemble.iter().map(|(at, peers)| &peers[*at]);
         peer.flat_map(|peer| [peer.follow.addr(), peer.elect.addr()]).collect()
     }
 
@@ -130,7 +130,7 @@ impl ZooKeeper {
             self.port.number(),
             home.data().display(),
         );
-        for (at, peer) in self.place.iter().flat_map(|(_, peers)| peers.iter().enumerate()) {
+        for (at, peer) in self.ensemble.iter().flat_map(|(_, peers)| peers.iter().enumerate()) {
             let (follow, elect) = (peer.follow.number(), peer.elect.number());
             text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
         }
@@ -160,7 +160,7 @@ impl ZooKeeper {
 #[async_trait]
 impl Recipe for ZooKeeper {
     fn name(&self) -> String {
-        self.place.as_ref().map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
+        self.ensemble.as_ref().map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
     }
 
     fn kind(&self) -> Kind {
@@ -179,7 +179,7 @@ impl Recipe for ZooKeeper {
         if let Some(tls) = &self.demands.tls {
             home.write(KEYS, &tls.server()?)?;
         }
-        match &self.place {
+        match &self.ensemble {
             Some((at, _)) => home.write("data/myid", &format!("{}\n", at + 1)),
             None => Ok(()),
         }

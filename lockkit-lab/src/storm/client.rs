@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 
 use super::witness::{Witness, note};
 use crate::history::register::{RegisterClient, RegisterResult};
-use crate::history::{EventKind, How, Recorder, now};
+use crate::history::{EventKind, HeldMode, Recorder, now};
 
 /// The order that a process of clients gets.
 #[derive(Clone, Debug)]
@@ -185,11 +185,11 @@ impl Client {
 
     async fn turn(&mut self) -> io::Result<()> {
         let how = match self.rng.random_range(0..if self.hot { 20 } else { 10 }) {
-            6..8 => How::Shared,
+            6..8 => HeldMode::Shared,
             8..10 if self.locks.capabilities().permits => {
-                How::Permits(self.rng.random_range(1..=3), 4)
+                HeldMode::Permits(self.rng.random_range(1..=3), 4)
             }
-            _ => How::Exclusive,
+            _ => HeldMode::Exclusive,
         };
         let space = lockkit_core::Mode::from(how).space();
         let lock = name(space, self.rng.random_range(0..self.how_many));
@@ -213,7 +213,7 @@ impl Client {
         &mut self,
         op: u64,
         lock: &str,
-        how: How,
+        how: HeldMode,
         limit: Duration,
     ) -> Result<Option<Guard>, Error> {
         let note = note(self.number, op);
@@ -227,15 +227,15 @@ impl Client {
             };
         }
         match how {
-            How::Exclusive => with_ttls!(self.locks.mutex(lock)).try_lock_for(limit).await,
-            How::Shared => with_ttls!(self.locks.rwlock(lock)).try_read_for(limit).await,
-            How::Permits(n, of) => {
+            HeldMode::Exclusive => with_ttls!(self.locks.mutex(lock)).try_lock_for(limit).await,
+            HeldMode::Shared => with_ttls!(self.locks.rwlock(lock)).try_read_for(limit).await,
+            HeldMode::Permits(n, of) => {
                 with_ttls!(self.locks.semaphore(lock, of)).try_acquire_many_for(n, limit).await
             }
         }
     }
 
-    async fn hold(&mut self, op: u64, guard: Guard, lock: &str, how: How) -> io::Result<()> {
+    async fn hold(&mut self, op: u64, guard: Guard, lock: &str, how: HeldMode) -> io::Result<()> {
         let (at, remaining) = (now(), guard.remaining());
         let Ok(token) = guard.token() else {
             return self
@@ -248,7 +248,7 @@ impl Client {
         self.recorder.record(EventKind::Granted { op, token, since, valid_until })?;
         let rounds = self.rng.random_range(1..4);
         for _ in 0..rounds {
-            if how == How::Exclusive && !self.update(lock, token)? {
+            if how == HeldMode::Exclusive && !self.update(lock, token)? {
                 break; // refused: a newer holder was here
             }
             let pause = match self.rng.random_range(0..if self.hot { 1_000 } else { 100 }) {

@@ -161,7 +161,7 @@ impl Storm {
         while let Some(result) = tasks.join_next().await {
             result??;
         }
-        self.look(look, &recorder).await?;
+        self.check_free(look, &recorder).await?;
         let report = self.conclude(look)?;
         if !report.judgement.acquitted() {
             std::fs::write(self.folder.join("server.log"), injector.log())?;
@@ -215,7 +215,7 @@ impl Storm {
     }
 
     /// When the time of all leases is over: is every lock free?
-    async fn look(&self, look: &LockManager, recorder: &Recorder) -> io::Result<()> {
+    async fn check_free(&self, look: &LockManager, recorder: &Recorder) -> io::Result<()> {
         tokio::time::sleep(self.patience(look)).await;
         for i in 0..self.locks {
             for space in [Space::Lock, Space::Semaphore] {

@@ -63,7 +63,7 @@ pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: TrialSetup) -> Tr
         // It is renewed at every third of its ttl.
         let since = std::time::Instant::now();
         while kept == Guarantee::All && since.elapsed() < ttl / 2 {
-            let line = context.soon("the process says what it sees", worker.line()).await;
+            let line = context.soon("the process says what it sees", worker.read_line()).await;
             assert_eq!(line, format!("wrote {token}"), "{shift:?}: it holds as before");
         }
         let other = manager.mutex(LOCK).try_lock().await.expect("it is answered");

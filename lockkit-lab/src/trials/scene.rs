@@ -48,13 +48,13 @@ impl Tokens {
 /// A lock that is held when a fault begins, and how long its lease would last without any news.
 pub(super) struct Held {
     token: Token,
-    left: Duration,
+    remaining: Duration,
     since: Instant,
 }
 
 impl Held {
     pub(super) fn by(guard: &Guard, token: Token) -> Self {
-        Self { token, left: guard.remaining(), since: Instant::now() }
+        Self { token, remaining: guard.remaining(), since: Instant::now() }
     }
 
     /// The fault must not have cost it: it is still held, under the same token, and no other claim
@@ -66,8 +66,8 @@ impl Held {
                 assert!(others_wait, "two hold");
             }
             Err(e) => {
-                let over = e.loss().is_some() && self.since.elapsed() >= self.left;
-                assert!(over, "it should be held still, for {:?}: {e}", self.left);
+                let over = e.loss().is_some() && self.since.elapsed() >= self.remaining;
+                assert!(over, "it should be held still, for {:?}: {e}", self.remaining);
             }
         }
     }

@@ -28,7 +28,7 @@ pub(crate) async fn acquire(
     let received = service.driver().clock().now();
     let claim = to_acquire(service.claim(&caller, request.claim)?, request.resizable)?;
     let about = ClaimRequest::of(&service, received, claim).await?;
-    let place = place(&service, &caller, request.wait_ms)?;
+    let place = wait_permit(&service, &caller, request.wait_ms)?;
     let acquire = Acquire { claim: about.claim.clone(), patience: patience(request.no_wait) };
     let answer = service.acquire(acquire).await?;
     let queued = matches!(answer.result, Acquisition::Queued { .. });
@@ -48,7 +48,7 @@ pub(crate) async fn wait(
     Body(request): Body<wire::WaitBody>,
 ) -> Result<wire::ClaimStatus> {
     let about = ClaimRequest::new(&service, &caller, request.claim).await?;
-    let place = place(&service, &caller, request.wait_ms)?;
+    let place = wait_permit(&service, &caller, request.wait_ms)?;
     let renewal = service.driver().renew_single(&about.claim).await?;
     let queued = matches!(renewal, Renewal::Waits { .. });
     let state = wire::ClaimStatus::of_renewal(renewed(renewal, about.offset), about.received);
@@ -62,7 +62,7 @@ pub(crate) async fn wait(
 
 /// A place to wait at, for a request that may wait: taken before the claim is put into the queue, so that
 /// a refusal has done nothing.
-fn place(
+fn wait_permit(
     service: &Service,
     caller: &Caller,
     wait_ms: u64,

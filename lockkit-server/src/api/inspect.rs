@@ -51,7 +51,7 @@ pub(crate) async fn changed(
     let key = request.key.for_driver()?;
     caller.check(Permission::Read, &key.namespace, &key.name)?;
     let offset = service.token_offset(&key.namespace).await?;
-    let seen = LockState::new(key.clone(), wire::claim_states(request.seen), None);
+    let seen = LockState::new(key.clone(), wire::claim_states(request.known), None);
     let seen = state_without_offset(seen, offset);
     let change = service.driver().changed(&key, &seen);
     let place = service.wait_permit(&caller)?;

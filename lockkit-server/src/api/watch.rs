@@ -51,8 +51,8 @@ pub(crate) async fn watch(
         }
     };
     let place = service.wait_permit(&caller)?;
-    let first = subject.line();
-    let watching = Watching { service, subject, place, until: Instant::now() + LONGEST };
+    let first = subject.to_json_line();
+    let watching = Watching { service, subject, permit: place, until: Instant::now() + LONGEST };
     let later = stream::unfold(Some(watching), |watching| async move { watching?.next().await });
     let lines = stream::iter([first]).chain(later).map(Ok::<_, Infallible>);
     let headers = [(CONTENT_TYPE, "application/x-ndjson"), (CACHE_CONTROL, "no-store")];
@@ -62,7 +62,7 @@ pub(crate) async fn watch(
 struct Watching {
     service: Service,
     subject: Subject,
-    place: QuotaPermit<CallerId>,
+    permit: QuotaPermit<CallerId>,
     until: Instant,
 }
 
@@ -75,14 +75,14 @@ enum Subject {
 impl Watching {
     /// The next line, and what comes after it, if anything does.
     async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
-        let Self { service, subject, place, until } = &mut self;
+        let Self { service, subject, permit: place, until } = &mut self;
         match service.wait(place, KEEP_ALIVE_MS, subject.change(service)).await {
             Some(Ok(())) => {}
-            Some(Err(error)) => return Some((line(&wire::Problem::of(&error)), None)),
+            Some(Err(error)) => return Some((json_line(&wire::Problem::of(&error)), None)),
             None if service.is_stopping() || Instant::now() >= *until => return None,
             None => return Some((Bytes::from_static(b"\n"), Some(self))),
         }
-        Some((subject.line(), Some(self)))
+        Some((subject.to_json_line(), Some(self)))
     }
 }
 
@@ -100,17 +100,17 @@ impl Subject {
         Ok(())
     }
 
-    fn line(&self) -> Bytes {
+    fn to_json_line(&self) -> Bytes {
         match self {
             Self::Lock { now, offset, .. } => {
-                line(&wire::QueueState::of(&state_with_offset(now.clone(), *offset)))
+                json_line(&wire::QueueState::of(&state_with_offset(now.clone(), *offset)))
             }
-            Self::Register { now, .. } => line(&wire::Loaded::of(now.clone())),
+            Self::Register { now, .. } => json_line(&wire::Loaded::of(now.clone())),
         }
     }
 }
 
-fn line(it: &impl Serialize) -> Bytes {
+fn json_line(it: &impl Serialize) -> Bytes {
     // Plain data: it always can be written as JSON.
     let mut line = serde_json::to_vec(it).unwrap_or_default();
     line.push(b'\n');

@@ -77,7 +77,7 @@ const FIELDS: [&str; 37] = [
     "token",
     "key",
     "space",
-    "seen",
+    "known",
     "lock",
     "names",
     "after",
@@ -273,7 +273,7 @@ fn bent(rng: &mut StdRng, path: &str) -> Value {
         "/v1/inspect" | "/v1/registers/load" => key,
         "/v1/list" | "/v1/registers/list" => json!({"names": name, "limit": 3}),
         "/v1/namespaces" => json!({"limit": 3, "after": name}),
-        "/v1/changed" => json!({"key": key, "seen": [], "wait_ms": 1}),
+        "/v1/changed" => json!({"key": key, "known": [], "wait_ms": 1}),
         "/v1/break" => json!({"key": key, "token": "7"}),
         "/v1/resize" => json!({"key": {"name": name, "space": "semaphore"}, "limit": 2}),
         "/v1/registers/store" => {

@@ -18,14 +18,14 @@ fn pictures() -> Option<PathBuf> {
 /// Pictures of what is seen now: wide and as on a phone, in light and dark.
 async fn pictures_of(browser: &mut Browser, what: &str) {
     for (width, scheme) in [(1280, "light"), (400, "light"), (1280, "dark"), (400, "dark")] {
-        browser.look(width, scheme).await;
+        browser.set_appearance(width, scheme).await;
         let sideways = "document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.evaluate(sideways).await, json!(false), "{what} is wider than {width}");
         if let Some(folder) = pictures() {
             browser.picture(&folder.join(format!("{what}-{width}-{scheme}.png"))).await;
         }
     }
-    browser.look(1280, "light").await;
+    browser.set_appearance(1280, "light").await;
 }
 
 fn claim(number: u128, name: &str, note: &str) -> Value {

@@ -104,7 +104,7 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
         let expected = if who == "alice" { 403 } else { 200 };
         let looks = [
             ("/v1/inspect", hidden.clone()),
-            ("/v1/changed", json!({"key": hidden, "seen": []})),
+            ("/v1/changed", json!({"key": hidden, "known": []})),
             ("/v1/list", json!({"namespace": "billing"})),
             ("/v1/list", json!({"namespace": "billing", "names": "inv"})),
             ("/v1/registers/load", hidden.clone()),

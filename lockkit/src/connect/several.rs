@@ -23,7 +23,7 @@ pub(super) async fn mirror(
     let settings = settings.merged_with_url(new.settings())?;
     check(&old)?;
     check(&new)?;
-    let names = (place(&old), place(&new));
+    let names = (name_in_errors(&old), name_in_errors(&new));
     let old = driver(&old, &settings).await.map_err(|error| error.at(&names.0))?;
     let new = driver(&new, &settings).await.map_err(|error| error.at(&names.1))?;
     Ok((Arc::new(MirrorDriver::new(old, new).named(names.0, names.1)), settings))
@@ -76,7 +76,7 @@ fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
     let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
     // What needs the same feature is the same kind of backend.
     let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
-    let name = place(&url);
+    let name = name_in_errors(&url);
     let both = Arc::new((url, settings.clone()));
     let member = QuorumMember::new(kind, move || {
         let both = both.clone();
@@ -86,7 +86,7 @@ fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
 }
 
 /// What errors call a backend: its URL without login and options, either of which may be secret.
-fn place(url: &BackendUrl) -> String {
+fn name_in_errors(url: &BackendUrl) -> String {
     let shown = url.to_string();
     let shown = shown.split('?').next().unwrap_or_default();
     let Some((scheme, rest)) = shown.split_once("://") else {

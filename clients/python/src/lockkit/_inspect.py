@@ -60,7 +60,7 @@ async def changed(engine: Engine, before: LockState) -> LockState:
     """The lock once its line is not the one of ``before``."""
     known = [seen(it) for it in before.queue]
     while True:
-        body = {"key": key(engine, before.name, before.space), "seen": known}
+        body = {"key": key(engine, before.name, before.space), "known": known}
         now = await poll(engine, "/v1/changed", body, lock_state)
         if [seen(it) for it in now.queue] != known:
             return now

@@ -9,7 +9,7 @@ use lockkit_conformance::Report;
 pub(crate) struct Progress {
     total: usize,
     done: Mutex<usize>,
-    shown: bool,
+    is_terminal: bool,
 }
 
 impl Progress {
@@ -17,13 +17,13 @@ impl Progress {
 
     pub(crate) fn new(total: usize) -> Self {
         let shown = std::io::stderr().is_terminal();
-        Self { total, done: Mutex::new(0), shown }
+        Self { total, done: Mutex::new(0), is_terminal: shown }
     }
 
     pub(crate) fn done(&self, report: &Report) {
         let mut done = self.done.lock().unwrap_or_else(|e| e.into_inner());
         *done += 1;
-        if self.shown {
+        if self.is_terminal {
             let full = Self::WIDTH * *done / self.total.max(1);
             let bar = format!("{}{}", "█".repeat(full), "░".repeat(Self::WIDTH - full));
             let case: String = report.case.chars().take(40).collect();
@@ -33,7 +33,7 @@ impl Progress {
     }
 
     pub(crate) fn finish(&self) {
-        if self.shown {
+        if self.is_terminal {
             eprint!("\r\x1b[K");
         }
     }

@@ -13,7 +13,7 @@ fn set_up(name: &str, change: impl FnOnce(&mut Capabilities)) -> ComparedSetUp {
     let promises = Promises::of(&capabilities);
     ComparedSetUp {
         name,
-        place,
+        location: place,
         capabilities,
         promises,
         reports: Vec::new(),

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use lockkit_lab::Browser;
-use lockkit_lab::history::{Event, EventKind, History, How, Recorded, RecordedPromises};
+use lockkit_lab::history::{Event, EventKind, History, HeldMode, Recorded, RecordedPromises};
 
 use crate::stage::{Stage, code, stderr};
 
@@ -17,7 +17,7 @@ fn stdout(output: &std::process::Output) -> String {
 fn violated() -> Recorded {
     const S: u64 = 1_000_000_000;
     let asks = |at, client| {
-        let (lock, how) = ("lock/<0>".to_owned(), How::Exclusive);
+        let (lock, how) = ("lock/<0>".to_owned(), HeldMode::Exclusive);
         Event { at, client, what: EventKind::Asked { op: 1, lock, how } }
     };
     let granted = |at, client, token| {
@@ -78,7 +78,7 @@ async fn a_violation_is_convicted_and_drawn_in_red() {
         browser.sees(&format!("{texts}.includes('{shown}')")).await;
     }
     if let Some(folder) = super::pictures() {
-        browser.look(1280, "light").await;
+        browser.set_appearance(1280, "light").await;
         browser.picture(&folder.join("violation.png")).await;
     }
 }

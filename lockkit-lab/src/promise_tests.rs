@@ -13,7 +13,7 @@ pub struct PromiseTest {
 }
 
 /// The test that showed this cell; `None` when it is stated only.
-pub fn shown(backend: &str, fault: Fault) -> Option<PromiseTest> {
+pub fn test_of(backend: &str, fault: Fault) -> Option<PromiseTest> {
     let own = OWN.iter().find(|(of, by, ..)| *by == fault && *of == backend);
     if let Some((.., file, test)) = own {
         return Some(PromiseTest { file, test });
@@ -253,7 +253,7 @@ mod tests {
         let sites = SITES.iter().flat_map(|(of, _)| TRIAL_OF.iter().map(move |(by, _)| (*of, *by)));
         let own = OWN.iter().map(|(of, by, ..)| (*of, *by));
         for (backend, fault) in sites.chain(own) {
-            let PromiseTest { file, test } = shown(backend, fault).unwrap();
+            let PromiseTest { file, test } = test_of(backend, fault).unwrap();
             let path = format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(&path);
             let text = text.unwrap_or_else(|e| panic!("{backend}, {fault:?}: {file}: {e}"));
@@ -266,6 +266,6 @@ mod tests {
             };
             assert!(there, "{backend}, {fault:?}: {file} has no {test}");
         }
-        assert_eq!(shown("PostgreSQL", Fault::LeaderLost), None);
+        assert_eq!(test_of("PostgreSQL", Fault::LeaderLost), None);
     }
 }
