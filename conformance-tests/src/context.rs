@@ -379,7 +379,9 @@ impl MustSucceed for Arc<dyn LockDriver> {
             assert_eq!(answers.len(), 1, "one claim renewed, one answer");
             answers.remove(0)
         });
-        renewed.await.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", claim_label(claim)))
+        renewed
+            .await
+            .unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", claim_label(claim)))
     }
 
     async fn holds(&self, claim: &Arc<Claim>) -> Grant {

@@ -426,7 +426,11 @@ impl ExitError {
             && self.ending == Ending::Code(code::UNAVAILABLE)
             && !self.is_located
         {
-            *sentence = format!("while {doing} {}: {}", backend.url_without_passwords(), backend.named(sentence));
+            *sentence = format!(
+                "while {doing} {}: {}",
+                backend.url_without_passwords(),
+                backend.named(sentence)
+            );
             self.is_located = true;
         }
         self

@@ -4,7 +4,6 @@
 //! It does no I/O of its own and keeps only how far its claims got.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -76,6 +75,7 @@ const FAULTS: &[(Fault, Guarantee)] = &[
 /// # guard.release().await
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct MirrorDriver {
     old: Arc<dyn LockDriver>,
     new: Arc<dyn LockDriver>,
@@ -119,12 +119,6 @@ impl MirrorDriver {
 
     fn state_of(&self, claim: &Claim) -> Option<MirrorState> {
         self.states().get(&claim.id).copied()
-    }
-}
-
-impl fmt::Debug for MirrorDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MirrorDriver").field("old", &self.old).field("new", &self.new).finish()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
+use crate::background::PendingGuard;
 use crate::batcher::{NotSubmitted, Submission, Submitted};
 use crate::clock::Moment;
 use crate::deadline::backoff;
@@ -14,7 +15,7 @@ use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
 use crate::record::{ClaimRecord, LeaseLeft, RecordOptions};
-use crate::registry::{PendingGuard, Release};
+use crate::registry::Release;
 use crate::renewer;
 use crate::settings::check_ttl;
 use crate::shared::Core;
@@ -42,6 +43,25 @@ pub(crate) enum WaitBudget {
     Forever,
 }
 
+impl WaitBudget {
+    /// What an attempt comes to within it, given whether it may wait; `None` when the time is over.
+    pub(crate) async fn within<T, F>(
+        self,
+        attempt: impl FnOnce(bool) -> F,
+    ) -> Result<Option<T>, Error>
+    where
+        F: Future<Output = Result<Option<T>, Error>>,
+    {
+        match self {
+            Self::No | Self::For(Duration::ZERO) => attempt(false).await,
+            Self::Forever => attempt(true).await,
+            Self::For(limit) => {
+                tokio::time::timeout(limit, attempt(true)).await.unwrap_or(Ok(None))
+            }
+        }
+    }
+}
+
 /// Gets the lock, or `None` when it was busy for as long as the caller would wait.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
@@ -52,7 +72,11 @@ pub(crate) async fn acquire(
     let started = core.clock().now();
     let name = request.key.name.as_str();
     let span = observe::acquire_span(request.labels, name);
-    let result = within(core, request, wait, started).instrument(span.clone()).await;
+    let attempts = wait.within(|waits| {
+        let wait = if waits { wait } else { WaitBudget::No };
+        attempt(core, request, wait, started)
+    });
+    let result = attempts.instrument(span.clone()).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
         (Ok(None), WaitBudget::No) => Outcome::Busy,
@@ -71,22 +95,6 @@ pub(crate) async fn acquire(
     let took = core.clock().now().since(started);
     observe::acquired(request.labels, name, outcome, took);
     result
-}
-
-async fn within(
-    core: &Arc<Core>,
-    request: &Request<'_>,
-    wait: WaitBudget,
-    started: Moment,
-) -> Result<Option<Guard>, Error> {
-    match wait {
-        WaitBudget::For(Duration::ZERO) => attempt(core, request, WaitBudget::No, started).await,
-        WaitBudget::No | WaitBudget::Forever => attempt(core, request, wait, started).await,
-        WaitBudget::For(limit) => {
-            let attempt = attempt(core, request, wait, started);
-            tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
-        }
-    }
 }
 
 /// Refuses what cannot work, before any I/O.
@@ -467,15 +475,8 @@ impl Drop for Attempt<'_> {
             registry.remove(self.claim.id, record);
             record.give_back();
         }
-        let now = registry.clock.now();
-        let give_up = now.after(self.claim.hold_ttl.max(self.claim.wait_ttl));
-        registry.release(Release {
-            claim: self.claim.clone(),
-            not_before: now,
-            give_up,
-            ambiguous: self.ambiguous,
-            is_gate_ambiguous: self.is_gate_ambiguous,
-            least: None,
-        });
+        let (ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        let release = Release::of(self.claim.clone(), registry.clock.now());
+        registry.release(Release { ambiguous, is_gate_ambiguous, ..release });
     }
 }

@@ -1,6 +1,5 @@
 //! What operators do to locks that others hold. Listings are in `inspection.rs`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # drop(stuck);
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LockAdmin {
     core: Arc<Core>,
 }
@@ -165,11 +164,5 @@ impl LockAdmin {
     pub async fn resize(&self, name: impl AsRef<str>, limit: u32) -> Result<(), Error> {
         let key = self.core.key(Space::Semaphore, name.as_ref())?;
         self.core.set_limit(&key, SetLimit::To(limit), PATIENCE).await.map(drop)
-    }
-}
-
-impl fmt::Debug for LockAdmin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LockAdmin of {:?}", self.core)
     }
 }

@@ -1,9 +1,13 @@
-//! Tasks that a driver runs in the background and that its `close` waits for.
+//! What is not done yet and waited for at the end: tasks that a driver runs in the background, and what a
+//! manager has asked for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+
+use crate::concurrency::once_there;
 
 /// The background tasks of a driver, counted so that [`close`](super::driver::LockDriver::close) can
 /// wait for them: a program may end its runtime right after, which aborts whatever still runs.
@@ -22,7 +26,7 @@ use tokio::sync::watch;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Background {
-    running: Arc<watch::Sender<usize>>,
+    running: Arc<PendingCounter>,
 }
 
 impl Background {
@@ -31,7 +35,8 @@ impl Background {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        let running = Running::begin(&self.running);
+        // For as long as its future exists: also where the task is aborted.
+        let running = PendingGuard::new(&self.running);
         runtime.spawn(async move {
             let _running = running;
             task.await;
@@ -43,25 +48,47 @@ impl Background {
     /// # Cancel safety
     /// It only waits.
     pub async fn ended_within(&self, limit: Duration) -> bool {
-        let mut running = self.running.subscribe();
-        let ended = running.wait_for(|running| *running == 0);
-        tokio::time::timeout(limit, ended).await.is_ok()
+        tokio::time::timeout(limit, self.running.done()).await.is_ok()
     }
 }
 
-/// Counts a task for as long as its future exists, also one that is aborted.
-struct Running(Arc<watch::Sender<usize>>);
+/// How much is not done yet of what is waited for at the end.
+#[derive(Debug, Default)]
+pub(crate) struct PendingCounter {
+    count: AtomicUsize,
+    /// Whether a task waits until there is none: none does before the end.
+    awaited: AtomicBool,
+    none: Notify,
+}
 
-impl Running {
-    fn begin(running: &Arc<watch::Sender<usize>>) -> Self {
-        running.send_modify(|running| *running += 1);
-        Self(running.clone())
+impl PendingCounter {
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Returns when nothing is left.
+    pub(crate) async fn done(&self) {
+        self.awaited.store(true, Ordering::SeqCst);
+        once_there(&self.none, || (self.count() == 0).then_some(())).await;
     }
 }
 
-impl Drop for Running {
+/// Counts as not done for as long as it lives.
+pub(crate) struct PendingGuard(Arc<PendingCounter>);
+
+impl PendingGuard {
+    pub(crate) fn new(open: &Arc<PendingCounter>) -> Self {
+        open.count.fetch_add(1, Ordering::SeqCst);
+        Self(open.clone())
+    }
+}
+
+impl Drop for PendingGuard {
     fn drop(&mut self) {
-        self.0.send_modify(|running| *running -= 1);
+        let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.awaited.load(Ordering::SeqCst) {
+            self.0.none.notify_waiters();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use crate::answers::{Acquisition, Attempted, Patience, Released};
 use crate::{Claim, Error};
@@ -146,18 +146,8 @@ where
     A: Future<Output = Result<Attempted<Acquisition>, BatchError>>,
     R: Future<Output = Result<Attempted<Released>, BatchError>>,
 {
-    match (batch.releases, batch.acquires) {
-        ([], [one]) => {
-            BatchOutcome { released: Vec::new(), acquired: vec![acquire(one.clone()).await] }
-        }
-        ([one], []) => {
-            BatchOutcome { released: vec![release(one.clone()).await], acquired: Vec::new() }
-        }
-        (releases, acquires) => {
-            let released = join_all(releases.iter().cloned().map(release));
-            let acquired = join_all(acquires.iter().cloned().map(acquire));
-            let (released, acquired) = futures_util::future::join(released, acquired).await;
-            BatchOutcome { released, acquired }
-        }
-    }
+    let released = join_all(batch.releases.iter().cloned().map(release));
+    let acquired = join_all(batch.acquires.iter().cloned().map(acquire));
+    let (released, acquired) = join(released, acquired).await;
+    BatchOutcome { released, acquired }
 }

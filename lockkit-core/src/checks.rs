@@ -16,8 +16,7 @@ impl Claim {
         check_ttl("wait_ttl", self.wait_ttl, margin, capabilities)?;
         if let Mode::Permits { permits, .. } = self.mode {
             if !capabilities.permits {
-                let (operation, backend) = ("semaphores", capabilities.backend);
-                return Err(Error::Unsupported { operation, backend });
+                return Err(Error::unsupported("semaphores", capabilities.backend));
             }
             if permits == 0 {
                 return Err(Error::config("a semaphore gives one permit at least"));
@@ -25,8 +24,7 @@ impl Claim {
         }
         let is_slot = self.key.space == Space::Lock && self.key.name.as_str().starts_with(SLOTS);
         if is_slot && !capabilities.slots {
-            let (operation, backend) = ("slots", capabilities.backend);
-            return Err(Error::Unsupported { operation, backend });
+            return Err(Error::unsupported("slots", capabilities.backend));
         }
         let ClientIdentity { host, program, .. } = &*self.identity;
         check_holder(host)?;
@@ -40,8 +38,8 @@ impl BreakRecord {
     /// Refuses texts that people could not read in a line. For programs that break for others; a
     /// manager has checked its own.
     pub fn check(&self) -> Result<(), Error> {
-        crate::name::check_holder(&self.by.host)?;
-        crate::name::check_holder(&self.by.program)?;
-        self.reason.as_deref().map_or(Ok(()), crate::name::check_note)
+        check_holder(&self.by.host)?;
+        check_holder(&self.by.program)?;
+        self.reason.as_deref().map_or(Ok(()), check_note)
     }
 }

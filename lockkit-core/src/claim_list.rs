@@ -159,46 +159,32 @@ impl<W: Clone> ClaimList<W> {
             self.remove_claim(sequence);
         }
         self.promote(now)?;
-        let answer = match step {
-            ListOperation::Advance => OperationResult::Advanced,
-            ListOperation::Acquire { claim, with, patience, given } => {
-                match self.entries.find(&claim.id) {
-                    Some(sequence) => self.acquire_again(sequence, claim, *patience, now),
-                    None => self.acquire(claim, with, *patience, *given, now, tokens)?,
-                }
+        let found = step.claim().and_then(|claim| self.entries.find(&claim.id));
+        let answer = match (step, found) {
+            (ListOperation::Advance, _) => OperationResult::Advanced,
+            (ListOperation::Acquire { claim, patience, .. }, Some(sequence)) => {
+                self.acquire_again(sequence, claim, *patience, now)
             }
-            ListOperation::Renew(claim) => {
-                self.on_claim(claim, |list, at| list.renew(at, claim, now))
+            (ListOperation::Acquire { claim, with, patience, given }, None) => {
+                self.acquire(claim, with, *patience, *given, now, tokens)?
             }
-            ListOperation::Release(claim) => OperationResult::Released(self.release(&claim.id)),
-            ListOperation::Shorten(claim, ttl) => {
-                self.on_claim(claim, |list, at| list.shorten(at, *ttl, now))
-            }
-            ListOperation::Downgrade(claim) => {
-                self.on_claim(claim, |list, at| list.downgrade(at, claim, now))
-            }
-            ListOperation::Raise(claim, token) => match self.entries.find(&claim.id) {
-                Some(sequence) => self.raise(sequence, claim, *token, now, tokens)?,
-                None => OperationResult::NotFound,
-            },
-            ListOperation::Break(token, force) => {
+            (ListOperation::Release(_), _) => OperationResult::Released(self.release(found)),
+            (ListOperation::Break(token, force), _) => {
                 OperationResult::BrokenClaims(self.break_claims(*token, *force, now))
             }
-            ListOperation::Resize { limit, given } => self.resize(*limit, *given),
+            (ListOperation::Resize { limit, given }, _) => self.resize(*limit, *given),
+            (_, None) => OperationResult::NotFound,
+            (ListOperation::Renew(claim), Some(sequence)) => self.renew(sequence, claim, now),
+            (ListOperation::Shorten(_, ttl), Some(sequence)) => self.shorten(sequence, *ttl, now),
+            (ListOperation::Downgrade(claim), Some(sequence)) => {
+                self.downgrade(sequence, claim, now)
+            }
+            (ListOperation::Raise(claim, token), Some(sequence)) => {
+                self.raise(sequence, claim, *token, now, tokens)?
+            }
         };
         let more = self.promote(now).is_err();
         Ok(AppliedOperation { answer, changes: std::mem::take(&mut self.changes), more })
-    }
-
-    fn on_claim(
-        &mut self,
-        claim: &Claim,
-        apply: impl FnOnce(&mut Self, u64) -> OperationResult,
-    ) -> OperationResult {
-        match self.entries.find(&claim.id) {
-            Some(sequence) => apply(self, sequence),
-            None => OperationResult::NotFound,
-        }
     }
 
     fn acquire(
@@ -278,9 +264,9 @@ impl<W: Clone> ClaimList<W> {
         self.result_of(sequence, ttl)
     }
 
-    /// Takes a claim out.
-    fn release(&mut self, id: &ClaimId) -> Released {
-        match self.entries.find(id) {
+    /// Takes a claim out, where it was found.
+    fn release(&mut self, found: Option<u64>) -> Released {
+        match found {
             Some(sequence) => {
                 self.remove_claim(sequence);
                 Released::Removed

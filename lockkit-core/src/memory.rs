@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, WakeUp};
-use crate::claim_list;
+use crate::claim_list::ListOperation;
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
     Acquire, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, RegisterKey, Registers,
@@ -29,7 +29,7 @@ use register_store::RegisterStore;
 #[cfg(feature = "testing")]
 use script::Script;
 use store::{QueueStore, WaitState};
-use waiting_tasks::WakeUps;
+use waiting_tasks::StoreOperation;
 
 const BACKEND: &str = "memory";
 /// A long batch of renewals lets others in between after this many.
@@ -121,6 +121,11 @@ impl MemoryDriver {
             script: None,
         }
     }
+
+    fn amend(&self, claim: &Claim, step: &ListOperation<'_, Arc<Claim>>) -> Result<Renewal, Error> {
+        let queues = &self.shared.queues;
+        queues.apply(|queues, operation| queues.amend(claim, step, operation))?
+    }
 }
 
 /// Without the faults of [`testing`](crate::testing).
@@ -155,9 +160,12 @@ impl<S, K> Store<S, K> {
 
     /// One verb. The clock is read inside, so that time never goes back from one verb to the next;
     /// notifications are sent outside.
-    fn apply<R>(&self, verb: impl FnOnce(&mut S, Moment, &mut WakeUps) -> R) -> Result<R, Error> {
-        let mut wake_ups = WakeUps::new();
-        let result = verb(&mut *whole(&self.state)?, self.clock.now(), &mut wake_ups);
+    fn apply<R>(&self, verb: impl FnOnce(&mut S, &mut StoreOperation) -> R) -> Result<R, Error> {
+        let (result, wake_ups) = {
+            let mut state = whole(&self.state)?;
+            let mut operation = StoreOperation { now: self.clock.now(), wake_ups: Vec::new() };
+            (verb(&mut state, &mut operation), operation.wake_ups)
+        };
         wake_ups.iter().for_each(|task| task.notify_one());
         Ok(result)
     }
@@ -200,17 +208,17 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        let submit = |queues: &mut QueueStore, now, wake_ups: &mut WakeUps| {
+        let submit = |queues: &mut QueueStore, operation: &mut StoreOperation| {
             let mut released = Vec::with_capacity(batch.releases.len());
             for claim in batch.releases {
-                let release = queues.release(claim, now, wake_ups);
+                let release = queues.release(claim, operation);
                 released.push(release.map(Into::into).map_err(BatchError::refused));
             }
             let mut acquired = Vec::with_capacity(batch.acquires.len());
             for Acquire { claim, patience } in batch.acquires {
                 let acquire = match self.refusal(claim) {
                     Some(error) => Err(error),
-                    None => queues.acquire(claim, *patience, now, wake_ups),
+                    None => queues.acquire(claim, *patience, operation),
                 };
                 acquired.push(acquire.map(Into::into).map_err(BatchError::refused));
             }
@@ -222,9 +230,10 @@ impl LockDriver for MemoryDriver {
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let waiting = Waiting { shared: &self.shared, claim, task: Arc::new(Notify::new()) };
         loop {
-            let turn = self.shared.queues.apply(|queues, now, wake_ups| {
-                queues.turn(claim, &waiting.task, now, wake_ups)
-            })??;
+            let turn = self
+                .shared
+                .queues
+                .apply(|queues, operation| queues.turn(claim, &waiting.task, operation))??;
             match turn {
                 WaitState::Holds(grant) => return Ok(grant),
                 WaitState::Waits(end) => self.shared.queues.wait(&waiting.task, end).await,
@@ -235,15 +244,10 @@ impl LockDriver for MemoryDriver {
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
-            self.shared.queues.apply(|queues, now, wake_ups| {
-                let renew = |claim: &Arc<Claim>| match self.silence(claim, now) {
+            self.shared.queues.apply(|queues, operation| {
+                let renew = |claim: &Arc<Claim>| match self.silence(claim, operation.now) {
                     Some(error) => Err(error),
-                    None => queues.on_claim(
-                        claim,
-                        &claim_list::ListOperation::Renew(claim),
-                        now,
-                        wake_ups,
-                    ),
+                    None => queues.amend(claim, &ListOperation::Renew(claim), operation),
                 };
                 renewals.extend(some.iter().map(renew));
             })?;
@@ -252,17 +256,11 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        let step = claim_list::ListOperation::Shorten(claim, ttl);
-        self.shared
-            .queues
-            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
+        self.amend(claim, &ListOperation::Shorten(claim, ttl))
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let step = claim_list::ListOperation::Downgrade(claim);
-        self.shared
-            .queues
-            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
+        self.amend(claim, &ListOperation::Downgrade(claim))
     }
 
     async fn break_claim(
@@ -272,18 +270,17 @@ impl LockDriver for MemoryDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let record = record.clone();
-        self.shared.queues.apply(|queues, now, wake_ups| {
-            queues.break_claim(key, token, force, record, now, wake_ups)
-        })?
+        self.shared
+            .queues
+            .apply(|queues, operation| queues.break_claim(key, token, force, record, operation))?
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.shared.queues.apply(|queues, now, _| queues.view(key, now).0)
+        self.shared.queues.apply(|queues, operation| queues.view(key, operation.now).0)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.queues.apply(|queues, now, _| queues.list(request, now))?
+        self.shared.queues.apply(|queues, operation| queues.list(request, operation.now))?
     }
 
     async fn namespaces(
@@ -291,43 +288,40 @@ impl LockDriver for MemoryDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<ListPage<Namespace>, Error> {
-        let mut all = self.shared.registers.apply(|registers, now, _| registers.namespaces(now))?;
-        self.shared.queues.apply(|queues, now, _| all.extend(queues.namespaces(now)))?;
+        let mut all = self.shared.registers.apply(|registers, it| registers.namespaces(it.now))?;
+        self.shared.queues.apply(|queues, it| all.extend(queues.namespaces(it.now)))?;
         let behind = all.into_iter().filter(|namespace| after.is_none_or(|a| namespace > a));
         Ok(ListPage::first(limit, behind))
     }
 
     async fn changed(&self, key: &Key, before: &LockState) -> Result<LockState, Error> {
-        let watching = self.shared.queues.watchers.watch(key.clone());
+        let queues = &self.shared.queues;
+        let watching = queues.watchers.watch(key.clone());
         loop {
             let (state, next_end) =
-                self.shared.queues.apply(|queues, now, _| queues.view(key, now))?;
+                queues.apply(|queues, operation| queues.view(key, operation.now))?;
             if !state.same_queue(before) {
                 return Ok(state);
             }
-            self.shared.queues.wait(&watching.wake, next_end).await;
+            queues.wait(&watching.wake, next_end).await;
         }
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let step = claim_list::ListOperation::Raise(claim, token);
-        self.shared
-            .queues
-            .apply(|queues, now, wake_ups| queues.on_claim(claim, &step, now, wake_ups))?
+        self.amend(claim, &ListOperation::Raise(claim, token))
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.shared
-            .queues
-            .apply(|queues, now, wake_ups| queues.resize(key, limit, now, wake_ups))?
+        let queues = &self.shared.queues;
+        queues.apply(|queues, operation| queues.resize(key, limit, operation))?
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.shared.queues.apply(|queues, _, _| queues.base(namespace))
+        self.shared.queues.apply(|queues, _| queues.base(namespace))
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.queues.apply(|queues, _, _| queues.raise_counter(namespace, base))
+        self.shared.queues.apply(|queues, _| queues.raise_counter(namespace, base))
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -351,10 +345,10 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // An error means that the store is out of use: nothing to leave then.
-        let _ = self
-            .shared
-            .queues
-            .apply(|queues, _, wake_ups| queues.stop_waiting(self.claim, &self.task, wake_ups));
+        let queues = &self.shared.queues;
+        let _ = queues.apply(|queues, operation| {
+            queues.stop_waiting(self.claim, &self.task, operation);
+        });
     }
 }
 

@@ -110,15 +110,9 @@ impl Drop for Placed<'_> {
         if self.is_released {
             return;
         }
-        let now = self.core.clock().now();
-        self.core.registry.release(Release {
-            is_gate_ambiguous: false,
-            claim: self.claim.clone(),
-            not_before: now,
-            give_up: now.after(self.claim.hold_ttl.max(self.claim.wait_ttl)),
-            ambiguous: u32::from(!self.is_answered),
-            least: None,
-        });
+        let release = Release::of(self.claim.clone(), self.core.clock().now());
+        let ambiguous = u32::from(!self.is_answered);
+        self.core.registry.release(Release { ambiguous, ..release });
     }
 }
 

@@ -4,15 +4,16 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::background::{PendingCounter, PendingGuard};
 use crate::batcher::Batcher;
 use crate::clock::{Clock, Moment};
-use crate::concurrency::{locked, once_there};
+use crate::concurrency::locked;
 use crate::driver::{
     ClaimId, LockDriver, Released, Renewal, Renewed, ServerChanges, ServerHistory,
 };
@@ -83,39 +84,11 @@ pub(crate) struct Release {
     pub(crate) least: Option<Moment>,
 }
 
-/// How much is not done yet of what a shutdown waits for.
-#[derive(Default)]
-struct PendingCounter {
-    count: AtomicUsize,
-    /// Whether a task waits until there is none: none does before a shutdown.
-    awaited: AtomicBool,
-    none: Notify,
-}
-
-impl PendingCounter {
-    /// Returns when nothing is left.
-    async fn done(&self) {
-        self.awaited.store(true, Ordering::SeqCst);
-        once_there(&self.none, || (self.count.load(Ordering::SeqCst) == 0).then_some(())).await;
-    }
-}
-
-/// Counts as not done for as long as it lives.
-pub(crate) struct PendingGuard(Arc<PendingCounter>);
-
-impl PendingGuard {
-    fn new(open: &Arc<PendingCounter>) -> Self {
-        open.count.fetch_add(1, Ordering::SeqCst);
-        Self(open.clone())
-    }
-}
-
-impl Drop for PendingGuard {
-    fn drop(&mut self) {
-        let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.0.awaited.load(Ordering::SeqCst) {
-            self.0.none.notify_waiters();
-        }
+impl Release {
+    /// Of a claim from this moment on, whatever its lease, without an attempt that got no answer.
+    pub(crate) fn of(claim: Arc<Claim>, not_before: Moment) -> Self {
+        let give_up = not_before.after(claim.hold_ttl.max(claim.wait_ttl));
+        Self { claim, not_before, give_up, ambiguous: 0, is_gate_ambiguous: false, least: None }
     }
 }
 
@@ -226,7 +199,7 @@ impl Registry {
     /// Nothing was answered since `before`: says so, if anything was asked for. Returns whether to ask
     /// again.
     pub(crate) fn look_for_answers(&self, before: Moment, answered: bool) -> bool {
-        let asked = || self.asking.count.load(Ordering::SeqCst) > 0;
+        let asked = || self.asking.count() > 0;
         if asked() {
             if !answered {
                 self.outages.silent(before, || self.waiting());
@@ -271,9 +244,7 @@ impl Registry {
     /// How many operations and claims wait.
     fn waiting(&self) -> usize {
         let claims = locked(&self.records).values().filter(|record| record.is_waiting()).count();
-        let requests = [&self.asking, &self.repeating];
-        let requests = requests.iter().map(|open| open.count.load(Ordering::SeqCst));
-        claims + requests.sum::<usize>()
+        claims + self.asking.count() + self.repeating.count()
     }
 
     /// Ends all claims and takes no more: what is left to be released is returned.
@@ -322,7 +293,7 @@ impl Registry {
 
     /// How many releases are not answered.
     pub(crate) fn unreleased(&self) -> usize {
-        self.pending.count.load(Ordering::SeqCst)
+        self.pending.count()
     }
 
     /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.

@@ -11,6 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::background::PendingGuard;
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
 use crate::driver::{Released, Renewal};
@@ -18,8 +19,8 @@ use crate::error::no_answer;
 use crate::observe;
 use crate::outage::NOTABLE;
 use crate::record::{ClaimRecord, NEVER};
-use crate::registry::{PendingGuard, Registry, Release};
-use crate::runtimes::{Beating, Runtimes, interval, patience};
+use crate::registry::{Registry, Release};
+use crate::runtimes::{Heart, Runtimes, interval, patience};
 use crate::{Claim, Error, LossReason};
 
 enum Job {
@@ -47,16 +48,16 @@ pub(crate) fn ensure(registry: &Arc<Registry>) {
 }
 
 fn start_heart(runtimes: &mut Runtimes, registry: &Arc<Registry>, runtime: &Handle) {
-    let beating = runtimes.add(runtime, registry.clock.now());
-    runtime.spawn(keep_beating(Arc::downgrade(registry), beating, runtime.clone()));
+    let heart = runtimes.add(runtime, registry.clock.now());
+    runtime.spawn(keep_beating(Arc::downgrade(registry), heart, runtime.clone()));
 }
 
-async fn keep_beating(registry: Weak<Registry>, beating: Beating, runtime: Handle) {
+async fn keep_beating(registry: Weak<Registry>, heart: Arc<Heart>, runtime: Handle) {
     loop {
         let pause = {
             let Some(registry) = registry.upgrade() else { return };
             let now = registry.clock.now();
-            beating.beat(now);
+            heart.store(now.as_nanos(), Ordering::SeqCst);
             take_over(&registry, &runtime, now);
             interval(registry.shortest())
         };
@@ -119,7 +120,7 @@ async fn run(registry: Arc<Registry>, running: Running) {
     let running = running;
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
-    let mut watch = Watch::default();
+    let mut watch = Watch { next: NEVER, last: (NEVER, 0) };
     loop {
         if running.is_replaced() {
             while jobs.next().await.is_some() {}
@@ -169,12 +170,6 @@ struct Watch {
     next: Moment,
     /// When it looked last, and how many answers there were.
     last: (Moment, u64),
-}
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self { next: NEVER, last: (NEVER, 0) }
-    }
 }
 
 impl Watch {

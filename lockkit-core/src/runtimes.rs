@@ -6,8 +6,8 @@
 //! heartbeat of another runtime takes over from it; and a claim is renewed only while the runtime that
 //! asked for it has a heartbeat, so that only the locks of the one that hangs are lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -24,17 +24,12 @@ pub(crate) struct Runtimes {
     /// Its runtime.
     pub(crate) home: Option<Handle>,
     /// Empty as long as there is one runtime.
-    hearts: Vec<Arc<Heart>>,
+    hearts: Vec<(Id, Weak<Heart>)>,
 }
 
-/// The heartbeat of a runtime.
-struct Heart {
-    runtime: Id,
-    /// When it was polled last, in nanoseconds.
-    beat: AtomicU64,
-    /// Whether the runtime has ended: nothing hangs there, and its guards may be in use elsewhere.
-    ended: AtomicBool,
-}
+/// The heartbeat of a runtime: when its task was polled last, in nanoseconds. It goes with that task, when the
+/// runtime ends: then nothing hangs there, and its guards may be in use elsewhere.
+pub(crate) type Heart = AtomicU64;
 
 impl Runtimes {
     pub(crate) fn has_renewer(&self) -> bool {
@@ -47,41 +42,25 @@ impl Runtimes {
 
     /// Whether this runtime has no heartbeat yet; forgets those of runtimes that have ended.
     pub(crate) fn is_new(&mut self, here: &Handle) -> bool {
-        self.hearts.retain(|heart| !heart.ended.load(Ordering::SeqCst));
-        !self.hearts.iter().any(|heart| heart.runtime == here.id())
+        self.hearts.retain(|(_, heart)| heart.strong_count() > 0);
+        !self.hearts.iter().any(|(runtime, _)| *runtime == here.id())
     }
 
     /// Takes a heartbeat of this runtime into account, for as long as the result lives.
-    pub(crate) fn add(&mut self, runtime: &Handle, now: Moment) -> Beating {
-        let (beat, ended) = (AtomicU64::new(now.as_nanos()), AtomicBool::new(false));
-        let heart = Arc::new(Heart { runtime: runtime.id(), beat, ended });
-        self.hearts.push(heart.clone());
-        Beating(heart)
+    pub(crate) fn add(&mut self, runtime: &Handle, now: Moment) -> Arc<Heart> {
+        let heart = Arc::new(Heart::new(now.as_nanos()));
+        self.hearts.push((runtime.id(), Arc::downgrade(&heart)));
+        heart
     }
 
     /// Whether the runtime of this claim may hang: its last heartbeat is older than a third of the ttl.
     pub(crate) fn hangs(&self, record: &ClaimRecord, now: Moment) -> bool {
         let Some(runtime) = record.runtime() else { return false };
-        let heart = self.hearts.iter().find(|heart| heart.runtime == runtime.id());
-        heart.is_some_and(|heart| {
-            let beat = Moment::from_nanos(heart.beat.load(Ordering::SeqCst));
-            !heart.ended.load(Ordering::SeqCst) && now.since(beat) > record.ttl() / 3
+        let heart = self.hearts.iter().find(|(of, _)| *of == runtime.id());
+        heart.and_then(|(_, heart)| heart.upgrade()).is_some_and(|heart| {
+            let beat = Moment::from_nanos(heart.load(Ordering::SeqCst));
+            now.since(beat) > record.ttl() / 3
         })
-    }
-}
-
-/// Goes with the task of a heart: dropped when its runtime ends, polled or not.
-pub(crate) struct Beating(Arc<Heart>);
-
-impl Beating {
-    pub(crate) fn beat(&self, now: Moment) {
-        self.0.beat.store(now.as_nanos(), Ordering::SeqCst);
-    }
-}
-
-impl Drop for Beating {
-    fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::SeqCst);
     }
 }
 

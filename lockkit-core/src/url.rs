@@ -196,26 +196,16 @@ fn members(base: &str) -> impl Iterator<Item = &str> {
 }
 
 fn member_without_password(base: &str) -> String {
-    let Some((scheme, rest)) = base.split_once("://") else {
-        return base.to_owned();
-    };
     // The password may itself contain '@': everything up to the last one is the login.
-    let (authority, path) = match rest.rfind('@') {
-        Some(at) => match rest[at..].find('/') {
-            Some(slash) => rest.split_at(at + slash),
-            None => (rest, ""),
-        },
-        None => (rest, ""),
+    let parts = base.split_once("://").and_then(|(s, rest)| Some((s, rest.rsplit_once('@')?)));
+    let Some((scheme, (login, rest))) = parts else { return base.to_owned() };
+    let shown = match login.split_once(':') {
+        Some((user, _)) => format!("{user}:***"),
+        // NATS knows tokens in the place of a user and a password.
+        None if scheme.starts_with("nats") => "***".to_owned(),
+        None => login.to_owned(),
     };
-    match authority.rsplit_once('@') {
-        None => format!("{scheme}://{authority}{path}"),
-        Some((login, host)) => match login.split_once(':') {
-            Some((user, _)) => format!("{scheme}://{user}:***@{host}{path}"),
-            // NATS knows tokens in the place of a user and a password.
-            None if scheme.starts_with("nats") => format!("{scheme}://***@{host}{path}"),
-            None => format!("{scheme}://{login}@{host}{path}"),
-        },
-    }
+    format!("{scheme}://{shown}@{rest}")
 }
 
 /// Reads a duration: a number with `ms`, `s`, `m`, `h` or `d`, or several of them, as in `1h30m`;

@@ -24,13 +24,13 @@ pub use claims::{
     ShortenBody, WaitBody,
 };
 pub use inspect::{
-    BreakBody, BreakResult, Changed, ClaimState, Key, Limit, ListBody, Lock, Page, ResizeBody,
-    KnownClaim, SpaceName, claim_states,
+    BreakBody, BreakResult, Changed, ClaimState, Key, KnownClaim, Limit, ListBody, Lock, Page,
+    ResizeBody, SpaceName, claim_states,
 };
 pub use listing::{ListNamespaces, ListRegisters, Namespaces, RegisterPage, RegisterState};
 pub use problem::{Code, Problem};
 pub use registers::{
-    ChangedRegister, Delete, RegisterEntry, Loaded, Outcome, Register, Store, Value, Write,
+    ChangedRegister, Delete, Loaded, Outcome, Register, RegisterEntry, Store, Value, Write,
 };
 pub use status::{ClaimEnd, ClaimStatus, EndReason, Grant};
 pub use watch::{QueueState, QueuedClaim, Watch};

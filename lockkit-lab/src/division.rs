@@ -72,7 +72,10 @@ impl Division {
             addrs.iter().map(|addr| (*addr, place)).collect::<Vec<_>>()
         };
         let all: Arc<Vec<_>> = Arc::new(members.iter().enumerate().flat_map(of).collect());
-        Self::start((0..members.len()).map(|place| DivisionEntry::From(place, all.clone())).collect()).await
+        Self::start(
+            (0..members.len()).map(|place| DivisionEntry::From(place, all.clone())).collect(),
+        )
+        .await
     }
 
     async fn start(entries: Vec<DivisionEntry>) -> Result<Self> {

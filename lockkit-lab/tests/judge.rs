@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::history::{
-    Event, EventKind, History, HistoryJudgement, HeldMode, Recorded, RecordedPromises, draw, judge,
+    Event, EventKind, HeldMode, History, HistoryJudgement, Recorded, RecordedPromises, draw, judge,
 };
 
 const MS: u64 = 1_000_000;
@@ -520,7 +520,8 @@ fn a_history_survives_its_file_and_a_line_cut_short() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history.jsonl");
     let recorder = Recorder::open(&path, 3).unwrap();
-    let what = EventKind::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: HeldMode::Permits(2, 5) };
+    let what =
+        EventKind::Asked { op: 1, lock: "ä/\"b\"".to_owned(), how: HeldMode::Permits(2, 5) };
     recorder.record_at(7, what.clone()).unwrap();
     std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     let mut text = std::fs::read_to_string(&path).unwrap();

@@ -6,7 +6,7 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use futures_util::future::{join, join3};
+use futures_util::future::join3;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchLimits, BatchOutcome, Released,
     submit_each,
@@ -42,7 +42,6 @@ impl RedisInner {
         }
         let mut outcome = BatchOutcome::default();
         match batch {
-            Batch { releases: [], acquires: [] } => {}
             Batch { releases: [], acquires } => outcome.acquired = self.acquire(acquires).await?,
             Batch { releases, acquires: [] } => outcome.released = self.release(releases).await?,
             batch => outcome = Box::pin(self.submit_both(batch)).await?,
@@ -53,25 +52,13 @@ impl RedisInner {
     /// Sends up to three calls at once: releases come before acquires of other claims.
     async fn submit_both(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let Exchanges { pairs, releases, acquires } = Exchanges::of(batch);
-        if pairs.is_empty() {
-            let (released, acquired) =
-                join(self.release(batch.releases), self.acquire(batch.acquires)).await;
-            return Ok(BatchOutcome {
-                released: each(released, batch.releases.len(), Err)?,
-                acquired: each(acquired, batch.acquires.len(), Err)?,
-            });
-        }
-        let rest = (releases.len(), acquires.len());
-        let release =
-            async { if rest.0 == 0 { Ok(Vec::new()) } else { self.release(&releases).await } };
-        let acquire =
-            async { if rest.1 == 0 { Ok(Vec::new()) } else { self.acquire(&acquires).await } };
         let (exchanged, released, acquired) =
-            join3(self.exchange(batch, &pairs), release, acquire).await;
+            join3(self.exchange(batch, &pairs), self.release(&releases), self.acquire(&acquires))
+                .await;
         let exchanged = each(exchanged, pairs.len(), |error| (Err(error.clone()), Err(error)))?;
         let (left, came): (Vec<_>, Vec<_>) = exchanged.into_iter().unzip();
-        let released = each(released, rest.0, Err)?;
-        let acquired = each(acquired, rest.1, Err)?;
+        let released = each(released, releases.len(), Err)?;
+        let acquired = each(acquired, acquires.len(), Err)?;
         Ok(BatchOutcome {
             released: merge(pairs.iter().map(|pair| pair.release), left, released),
             acquired: merge(pairs.iter().map(|pair| pair.acquire), came, acquired),
@@ -82,20 +69,24 @@ impl RedisInner {
         &self,
         claims: &[Arc<Claim>],
     ) -> Result<Outcomes<Released>, BatchError> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
         let (mut locks, mut args) = (Vec::new(), vec![self.publisher.client.clone()]);
         for claim in claims {
             locks.push(keys::lock(&claim.key).0);
             args.push(claim.id.to_hex());
         }
         let response = self.call(&script::RELEASE, &Call::new(&locks, &args)).await?;
-        let ambiguous = response.ambiguous;
-        let values = decode::each(response.value, claims.len())
-            .map_err(|error| BatchError::unknown(error).after(ambiguous))?;
+        let (values, ambiguous) = decode::each(response, claims.len())?;
         let released = values.iter().map(|value| after(ambiguous, decode::released(value)));
         Ok(released.collect())
     }
 
     async fn acquire(&self, acquires: &[Acquire]) -> Result<Outcomes<Acquisition>, BatchError> {
+        if acquires.is_empty() {
+            return Ok(Vec::new());
+        }
         let (mut locks, mut args, mut options) = (Vec::new(), Vec::new(), Vec::new());
         let mut buckets = Vec::with_capacity(acquires.len());
         let client = self.publisher.marked_client();
@@ -113,9 +104,7 @@ impl RedisInner {
         }
         let sent = self.call(&script::ACQUIRE, &Call::new(&locks, &args)).await;
         let response = sent.map_err(|error| self.judged(error))?;
-        let ambiguous = response.ambiguous;
-        let values = decode::each(response.value, acquires.len())
-            .map_err(|error| BatchError::unknown(error).after(ambiguous))?;
+        let (values, ambiguous) = decode::each(response, acquires.len())?;
         let decoded = acquires.iter().zip(buckets).zip(&values);
         let acquired = decoded.map(|((acquire, bucket), value)| {
             after(ambiguous, self.acquired(&acquire.claim, bucket, value))

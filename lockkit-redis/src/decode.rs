@@ -135,12 +135,15 @@ pub(crate) fn token(value: &Value) -> Option<Token> {
 
 /// The answers to the claims of one call, in their order; a single 1 is the answer to each, and a
 /// single text that to the only one.
-pub(crate) fn each(value: Value, count: usize) -> Result<Vec<Value>, Error> {
+pub(crate) fn each(
+    Response { value, ambiguous, .. }: Response<Value>,
+    count: usize,
+) -> Result<(Vec<Value>, u32), BatchError> {
     match value {
-        Value::Int(1) => Ok(vec![Value::Int(1); count]),
-        only @ Value::BulkString(_) if count == 1 => Ok(vec![only]),
-        Value::Array(items) if items.len() == count => Ok(items),
-        other => Err(unexpected(&other)),
+        Value::Int(1) => Ok((vec![Value::Int(1); count], ambiguous)),
+        only @ Value::BulkString(_) if count == 1 => Ok((vec![only], ambiguous)),
+        Value::Array(items) if items.len() == count => Ok((items, ambiguous)),
+        other => Err(BatchError::unknown(unexpected(&other)).after(ambiguous)),
     }
 }
 

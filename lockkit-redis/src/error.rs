@@ -1,7 +1,6 @@
 //! What an error means: for core, whether trying again may help; for the driver, whether the request
 //! may have been carried out.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,16 +25,9 @@ pub(crate) fn to_error(error: RedisError) -> Error {
 }
 
 /// A key of lockkit's has a value that lockkit did not write.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Foreign(String);
-
-impl fmt::Display for Foreign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Foreign {}
 
 impl Foreign {
     /// What it says, if this is why something failed.

@@ -70,6 +70,9 @@ impl RedisInner {
         batch: Batch<'_>,
         pairs: &[Pair],
     ) -> Result<Vec<Exchanged>, BatchError> {
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
         let (mut locks, mut buckets) = (Vec::new(), Vec::new());
         let mut args = vec![self.publisher.client.clone()];
         let client = self.publisher.marked_client();
@@ -85,9 +88,7 @@ impl RedisInner {
         }
         let sent = self.call(&script::EXCHANGE, &Call::new(&locks, &args)).await;
         let response = sent.map_err(|error| self.judged(error))?;
-        let ambiguous = response.ambiguous;
-        let values = decode::each(response.value, 2 * pairs.len())
-            .map_err(|error| BatchError::unknown(error).after(ambiguous))?;
+        let (values, ambiguous) = decode::each(response, 2 * pairs.len())?;
         let (mut left, mut came, mut acquires): (Vec<_>, Outcomes<Acquisition>, Vec<_>) =
             Default::default();
         for ((pair, bucket), values) in pairs.iter().zip(buckets).zip(values.chunks_exact(2)) {

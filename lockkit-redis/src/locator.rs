@@ -57,11 +57,10 @@ impl ServerLocator {
         &self,
         config: &AsyncConnectionConfig,
     ) -> RedisResult<(Client, MultiplexedConnection)> {
-        let client = match self {
-            Self::Client(client) => client.clone(),
-            Self::Sentinels(sentinels) => return sentinels.connect(config).await,
-            Self::Any(nodes) => nodes.next()?,
-        };
+        if let Self::Sentinels(sentinels) = self {
+            return sentinels.connect(config).await;
+        }
+        let client = self.any()?;
         let connection = client.get_multiplexed_async_connection_with_config(config).await?;
         Ok((client, connection))
     }

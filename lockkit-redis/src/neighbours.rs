@@ -31,13 +31,9 @@ impl RedisNeighbours {
         }
     }
 
-    pub(crate) fn parse(word: &str) -> Result<Self, Error> {
-        match word {
-            "set-nx" => Ok(Self::SetNx),
-            "redisson" => Ok(Self::Redisson),
-            _ => Err(Error::config("neighbours is set-nx or redisson")),
-        }
-    }
+    /// All of them, by their words.
+    pub(crate) const WORDS: [(&str, Self); 2] =
+        [(Self::SetNx.as_str(), Self::SetNx), (Self::Redisson.as_str(), Self::Redisson)];
 
     /// What a gate of this claim has as its owner.
     pub(crate) fn owner(self, claim: &Claim) -> String {

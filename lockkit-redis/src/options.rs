@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use lockkit_core::Error;
 use lockkit_core::driver::{Pem, PemFiles, ServerUrl, UrlOption};
 use lockkit_core::state::Severity;
-use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
 use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
@@ -253,9 +253,6 @@ enum UrlKind {
 
 impl RedisUrl {
     fn parse(url: &str, options: RedisOptions) -> Result<Self, Error> {
-        if !url.contains("://") {
-            return Err(Error::config("a Redis URL is redis://HOST:6379: this one has no ://"));
-        }
         let url = ServerUrl::parse(url, "a Redis URL is redis://HOST:6379")?;
         let (kind, tls) = match url.scheme {
             "redis" => (UrlKind::Single, false),
@@ -298,24 +295,19 @@ impl RedisUrl {
 
     fn read_options(&mut self, options: &[UrlOption<'_>]) -> Result<(), Error> {
         let mut others = Vec::new();
-        for UrlOption { name, value, text } in options {
-            match (*name, *value) {
-                ("strict", "" | "true") => self.options.strict = true,
-                ("strict", "false") => self.options.strict = false,
-                ("strict", _) => return Err(Error::config("strict is true or false")),
-                ("timeout", value) => self.options.timeout = parse_duration(value)?,
-                ("min_replicas", value) => {
-                    let number = value.parse();
-                    self.options.min_replicas =
-                        number.map_err(|_| Error::config("min_replicas is a number"))?;
+        for option in options {
+            let value = option.value;
+            match option.name {
+                "strict" => self.options.strict = option.switch()?,
+                "timeout" => self.options.timeout = option.duration()?,
+                "min_replicas" => self.options.min_replicas = option.number(0..=u32::MAX)?,
+                "neighbours" => {
+                    self.options.neighbours = Some(option.choice(&RedisNeighbours::WORDS)?);
                 }
-                ("neighbours", word) => {
-                    self.options.neighbours = Some(RedisNeighbours::parse(word)?);
-                }
-                ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
+                "sentinel_login" => self.sentinel_login = format!("{value}@"),
                 // The client's own.
-                ("protocol" | "db" | "user" | "pass", _) => others.push(*text),
-                (other, _) => {
+                "protocol" | "db" | "user" | "pass" => others.push(option.text),
+                other => {
                     return Err(Error::Config(format!("{other} is no option of a Redis URL")));
                 }
             }
@@ -397,13 +389,8 @@ impl RedisUrl {
         let server = self.info("master", &self.login, &db)?;
         let open = |info| Client::open(info).map_err(config_error);
         let sentinels = sentinels.into_iter().map(open).collect::<Result<_, _>>()?;
-        let limit = self.options.timeout;
-        Ok(ServerLocator::Sentinels(Sentinels::new(
-            sentinels,
-            master.to_owned(),
-            open(server)?,
-            limit,
-        )))
+        let (master, server, limit) = (master.to_owned(), open(server)?, self.options.timeout);
+        Ok(ServerLocator::Sentinels(Sentinels { sentinels, master, server, limit }))
     }
 
     async fn cluster(self) -> Result<RedisDriver, Error> {

@@ -59,19 +59,13 @@ impl RedisInner {
         claims: &[Arc<Claim>],
         replicas: Option<&Replicas>,
     ) -> Vec<Result<ClaimRenewal, Error>> {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        if let Transport::Cluster(_) = self.transport {
-            let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
-            for (i, claim) in claims.iter().enumerate() {
-                buckets.entry(keys::lock(&claim.key).1).or_default().push(i);
-            }
-            for group in buckets.into_values() {
-                groups.extend(group.chunks(CLAIMS_PER_CALL).map(<[usize]>::to_vec));
-            }
-        } else {
-            let all: Vec<_> = (0..claims.len()).collect();
-            groups.extend(all.chunks(CLAIMS_PER_CALL).map(<[usize]>::to_vec));
+        let is_cluster = matches!(self.transport, Transport::Cluster(_));
+        let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (i, claim) in claims.iter().enumerate() {
+            let bucket = if is_cluster { keys::lock(&claim.key).1 } else { 0 };
+            buckets.entry(bucket).or_default().push(i);
         }
+        let groups: Vec<_> = buckets.values().flat_map(|all| all.chunks(CLAIMS_PER_CALL)).collect();
         let limit = self.renewal_limit(claims);
         let calls = groups.iter().map(|group| async {
             let claims: Vec<_> = group.iter().map(|i| claims[*i].clone()).collect();
@@ -121,12 +115,9 @@ impl RedisInner {
     /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
     /// does until replicas have it, so the task that waits in `granted` sees to it.
     pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
-        if let Renewal::Holds(grant) = answer
-            && self
-                .waiters
-                .claims
-                .holds(&claim.id, Grant { start: LeaseStart::Sent(sent), ..*grant })
-        {
+        let Renewal::Holds(grant) = answer else { return };
+        let grant = Grant { start: LeaseStart::Sent(sent), ..*grant };
+        if self.waiters.claims.holds(&claim.id, grant) {
             *answer = Renewal::Waits { ahead: 0 };
         }
     }

@@ -18,23 +18,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Sentinels, and how to log in at the master that they name.
 pub(crate) struct Sentinels {
-    sentinels: Vec<Client>,
+    pub(crate) sentinels: Vec<Client>,
     pub(crate) master: String,
     /// Somewhere: only its address is not the master's.
-    server: Client,
-    limit: Duration,
+    pub(crate) server: Client,
+    pub(crate) limit: Duration,
 }
 
 impl Sentinels {
-    pub(crate) fn new(
-        sentinels: Vec<Client>,
-        master: String,
-        server: Client,
-        limit: Duration,
-    ) -> Self {
-        Self { sentinels, master, server, limit }
-    }
-
     /// Connects to the server that they name, once it says itself that it is the master.
     pub(crate) async fn connect(
         &self,

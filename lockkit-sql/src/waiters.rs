@@ -35,6 +35,10 @@ fn drivers() -> MutexGuard<'static, Vec<Weak<WaiterRegistry>>> {
     locked(DRIVERS.get_or_init(Mutex::default))
 }
 
+fn all_drivers() -> Vec<Arc<WaiterRegistry>> {
+    drivers().iter().filter_map(Weak::upgrade).collect()
+}
+
 impl WaiterRegistry {
     pub(crate) fn new(tag: fn(&ClaimId) -> ClaimTag, messages: bool) -> Arc<Self> {
         let waiters = Arc::new(Self {
@@ -48,28 +52,17 @@ impl WaiterRegistry {
         waiters
     }
 
-    /// An operation of this process made these hold: who waits here, through whichever driver, is asked about
-    /// at once.
-    pub(crate) fn wake(woken: &[ClaimTag]) {
+    /// An operation of this process made these hold: who waits here, through whichever driver but the one
+    /// that `knows` it, is asked about at once.
+    pub(crate) fn wake(woken: &[ClaimTag], knows: Option<&Self>) {
         if woken.is_empty() {
             return;
         }
-        Self::ring_in(drivers().iter().filter_map(Weak::upgrade).collect(), woken);
-    }
-
-    /// As [`wake`](Self::wake), but for the claims that wait through this driver.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(crate) fn wake_others(&self, woken: &[ClaimTag]) {
-        let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        Self::ring_in(all.into_iter().filter(|one| !std::ptr::eq(&**one, self)).collect(), woken);
-    }
-
-    fn ring_in(drivers: Vec<Arc<Self>>, woken: &[ClaimTag]) {
-        for waiters in drivers
-            .iter()
-            .filter(|waiters| !(waiters.messages && waiters.claims.gets_notifications()))
-        {
-            woken.iter().for_each(|tag| waiters.claims.ask_now(tag));
+        for waiters in all_drivers() {
+            let is_told = waiters.messages && waiters.claims.gets_notifications();
+            if !is_told && knows.is_none_or(|one| !std::ptr::eq(one, &*waiters)) {
+                woken.iter().for_each(|tag| waiters.claims.ask_now(tag));
+            }
         }
     }
 
@@ -100,7 +93,6 @@ impl WaiterRegistry {
 
     /// A register was written by this process.
     pub(crate) fn wake_registers() {
-        let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|waiters| waiters.registers.notify(None));
+        all_drivers().iter().for_each(|waiters| waiters.registers.notify(None));
     }
 }

@@ -274,7 +274,7 @@ async fn a_process_without_the_neighbours_of_its_namespace_is_refused() {
     let locks = LockManager::with(plain, other).unwrap();
     locks.mutex("a").lock().await.unwrap().release().await.unwrap();
     let wrong = PostgresDriver::check_url("postgres://h/db?neighbours=all").unwrap_err();
-    assert!(wrong.to_string().contains("neighbours is `advisory` or `shedlock`"), "{wrong}");
+    assert!(wrong.to_string().contains("neighbours is one of advisory"), "{wrong}");
 }
 
 const OURS: &str = "LOCKKIT_TEST_OURS";

@@ -16,7 +16,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace
 use tokio::task::yield_now;
 
 use super::InjectedBug;
-use super::toy::{ToyEntry, Toy, ToyQueue};
+use super::toy::{Toy, ToyEntry, ToyQueue};
 
 impl Toy {
     async fn acquire_one(

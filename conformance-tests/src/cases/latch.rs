@@ -7,7 +7,7 @@ use lockkit_core::Error;
 use tokio::task::JoinSet;
 
 use crate::context::CaseContext;
-use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
+use crate::faulty::{Faulty, InjectedFault, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn latch_01_it_opens_at_zero_for_all(context: CaseContext) {

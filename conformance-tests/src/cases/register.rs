@@ -11,7 +11,7 @@ use lockkit_core::{Error, Space};
 
 use super::stored::{Register, two_tokens, write, write_with};
 use crate::context::{CaseContext, MustSucceed};
-use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
+use crate::faulty::{Faulty, InjectedFault, InjectionPoint};
 use crate::listing;
 use crate::wrap::Tampered;
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::contention::finish;
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
+use crate::faulty::{Faulty, InjectedFault, InjectionPoint};
 use crate::wrap::Tampered;
 
 fn pool(context: &CaseContext) -> Key {
@@ -23,7 +23,10 @@ async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
 }
 
 /// Limit and roles of the claims of the queue, as they are shown.
-async fn limit_and_roles(context: &CaseContext, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
+async fn limit_and_roles(
+    context: &CaseContext,
+    driver: &Arc<dyn LockDriver>,
+) -> (Option<u32>, Vec<bool>) {
     let state = context.state(driver, &pool(context)).await;
     let limits = state.queue.iter().map(|s| s.mode.limit());
     assert!(limits.clone().all(|limit| limit == state.limit()), "one limit: {state:?}");

@@ -11,11 +11,12 @@ use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
 use crate::context::{CaseContext, MustSucceed, PATIENCE};
-use crate::faulty::{InjectedFault, Faulty, InjectionPoint};
+use crate::faulty::{Faulty, InjectedFault, InjectionPoint};
 use crate::wrap::Tampered;
 
 pub async fn robust_01_an_answer_is_lost_after_any_call_acted(context: CaseContext) {
-    at_every_call(&context, |call| vec![InjectedFault { call, point: InjectionPoint::After }]).await;
+    at_every_call(&context, |call| vec![InjectedFault { call, point: InjectionPoint::After }])
+        .await;
 }
 
 pub async fn robust_02_the_connection_is_cut_at_any_call(context: CaseContext) {
@@ -41,7 +42,9 @@ async fn at_every_call(context: &CaseContext, faults: impl Fn(u64) -> Vec<Inject
         let mut stories = JoinSet::new();
         for fault in (first..first + calls).flat_map(&faults) {
             let context = context.clone();
-            stories.spawn(async move { Story::with(&context, fault).await.fault_struck(&context).await });
+            stories.spawn(async move {
+                Story::with(&context, fault).await.fault_struck(&context).await
+            });
         }
         let mut struck = true;
         while let Some(told) = stories.join_next().await {

@@ -59,7 +59,8 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
         })?);
     }
     check_names(args, &subjects)?;
-    let places: Vec<_> = backends.iter().map(|(.., backend)| backend.url_without_passwords()).collect();
+    let places: Vec<_> =
+        backends.iter().map(|(.., backend)| backend.url_without_passwords()).collect();
     output::note(format!(
         "taking and releasing locks in namespaces of its own at {}; no other lock is touched, no \
          server is harmed, and what is left is cleaned up",

@@ -142,8 +142,14 @@ fn nothing(args: &LsArgs, backend: &Backend) -> String {
         (false, namespace) => format!("in the namespace {namespace:?}"),
     };
     match args.registers {
-        true => format!("no such register has a value in {} {namespace}", backend.url_without_passwords()),
-        false => format!("nothing of that kind is in use in {} {namespace}", backend.url_without_passwords()),
+        true => format!(
+            "no such register has a value in {} {namespace}",
+            backend.url_without_passwords()
+        ),
+        false => format!(
+            "nothing of that kind is in use in {} {namespace}",
+            backend.url_without_passwords()
+        ),
     }
 }
 

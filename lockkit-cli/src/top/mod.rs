@@ -48,7 +48,8 @@ pub(crate) async fn top(args: &TopArgs, backend: &BackendArgs) -> Result<Ending,
     }
     let locks = backend.connect().await?;
     let mut signals = Signals::ending()?;
-    let mut model = Model::new(backend.url_without_passwords(), backend.namespace(), &args.beginning);
+    let mut model =
+        Model::new(backend.url_without_passwords(), backend.namespace(), &args.beginning);
     let mut screen = Screen::open()?;
     let (tell, mut events) = mpsc::unbounded_channel();
     keys::read(tell.clone());

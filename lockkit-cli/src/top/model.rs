@@ -272,7 +272,9 @@ impl Model {
     /// Moves the choice.
     fn go(&mut self, key: Key) {
         let (at, count) = match &self.view {
-            View::Line { at, .. } => (*at, self.selected_state().map_or(0, |state| state.queue.len())),
+            View::Line { at, .. } => {
+                (*at, self.selected_state().map_or(0, |state| state.queue.len()))
+            }
             View::List => {
                 let rows = self.rows();
                 (self.chosen_row(&rows).unwrap_or(0), rows.len())

@@ -298,7 +298,10 @@ fn a_question_mark_explains_the_keys() {
 #[test]
 fn several_holders_are_counted_before_the_first_is_named() {
     let mut model = polled();
-    model.update(vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])], SECOND);
+    model.update(
+        vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])],
+        SECOND,
+    );
     line_with(&picture(&model, 80, 10), "2x ada:backup[7]@h");
 }
 

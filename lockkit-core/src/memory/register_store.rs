@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::MemoryDriver;
 use super::store::least_name;
-use super::waiting_tasks::WakeUps;
+use super::waiting_tasks::StoreOperation;
 use crate::clock::Moment;
 use crate::driver::{
     Attempted, FoundRegister, MAX_REGISTER_BYTES, RegisterEntry, RegisterKey, Registers, Version,
@@ -115,9 +115,9 @@ impl RegisterStore {
         &mut self,
         at: &RegisterKey,
         write: &Write,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> WriteResult {
+        let now = operation.now;
         self.expire(now);
         let old = self.registers.get(at);
         let highest = old.and_then(|old| old.token);
@@ -144,7 +144,7 @@ impl RegisterStore {
             None => forgotten_at(&register, now),
         };
         self.put(at, register);
-        wake_ups.extend(self.watchers.of(at));
+        operation.wake_ups.extend(self.watchers.of(at));
         WriteResult::Stored(version)
     }
 
@@ -187,7 +187,7 @@ fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
 #[async_trait]
 impl Registers for MemoryDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<RegisterEntry>, Error> {
-        self.shared.registers.apply(|registers, now, _| registers.load(at, now))
+        self.shared.registers.apply(|registers, operation| registers.load(at, operation.now))
     }
 
     async fn write(
@@ -201,7 +201,7 @@ impl Registers for MemoryDriver {
         }
         self.shared
             .registers
-            .apply(|registers, now, wake_ups| registers.write(at, write, now, wake_ups).into())
+            .apply(|registers, operation| registers.write(at, write, operation).into())
     }
 
     async fn changed(
@@ -211,9 +211,9 @@ impl Registers for MemoryDriver {
     ) -> Result<Option<RegisterEntry>, Error> {
         let watching = self.shared.registers.watchers.watch(at.clone());
         loop {
-            let (known, end) = self.shared.registers.apply(|registers, now, _| {
-                let (differs, end) = registers.changed_since(at, after, now);
-                (differs.then(|| registers.load(at, now)), end)
+            let (known, end) = self.shared.registers.apply(|registers, operation| {
+                let (differs, end) = registers.changed_since(at, after, operation.now);
+                (differs.then(|| registers.load(at, operation.now)), end)
             })?;
             if let Some(entry) = known {
                 return Ok(entry);
@@ -223,6 +223,6 @@ impl Registers for MemoryDriver {
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<ListPage<RegisterState>, Error> {
-        self.shared.registers.apply(|registers, now, _| registers.list(request, now))
+        self.shared.registers.apply(|registers, operation| registers.list(request, operation.now))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::waiting_tasks::{WaitingTasks, WakeUps};
+use super::waiting_tasks::{StoreOperation, WaitingTasks};
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::claim_list::{ChangeKind, ClaimList, ListOperation, OperationResult, TokenSequence};
@@ -78,8 +78,7 @@ impl QueueStore {
         &mut self,
         claim: &Arc<Claim>,
         patience: Patience,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<Acquisition, Error> {
         let given = match claim.key.space {
             Space::Lock => None,
@@ -87,9 +86,9 @@ impl QueueStore {
         };
         claim.check_permits(given)?;
         let step = ListOperation::Acquire { claim, with: claim.clone(), patience, given };
-        let answer = match self.step(&claim.key, &step, now, wake_ups)? {
+        let answer = match self.step(&claim.key, &step, operation)? {
             Some(answer) => answer,
-            None => self.begin(&claim.key, &step, now, wake_ups)?,
+            None => self.begin(&claim.key, &step, operation)?,
         };
         let ahead = self.ahead(&claim.key, &answer);
         let acquired =
@@ -106,18 +105,18 @@ impl QueueStore {
         &mut self,
         key: &Key,
         step: &ListOperation<'_, Arc<Claim>>,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<OperationResult, Error> {
-        self.sweep(now, wake_ups)?;
+        self.sweep(operation)?;
         let mut list = ClaimList::new();
-        let answer = list.apply(step, now, &mut self.tokens).map_err(|_| used_up())?.answer;
+        let answer =
+            list.apply(step, operation.now, &mut self.tokens).map_err(|_| used_up())?.answer;
         if list.is_empty() {
             return Ok(answer); // more permits than the limit that it was given
         }
         let last = self.last_breaks.take(key).map(|(last, _)| last);
-        let last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
-        wake_ups.extend(self.watchers.of(key));
+        let last_break = last.filter(|(_, at)| operation.now < at.after(LAST_BREAK_STAYS));
+        operation.wake_ups.extend(self.watchers.of(key));
         self.by_key.insert(
             key.clone(),
             Box::new(QueueState { queue: list, waiting: WaitingTasks::new(), last_break }),
@@ -135,10 +134,9 @@ impl QueueStore {
     pub(super) fn release(
         &mut self,
         claim: &Claim,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<Released, Error> {
-        Ok(match self.step(&claim.key, &ListOperation::Release(claim), now, wake_ups)? {
+        Ok(match self.step(&claim.key, &ListOperation::Release(claim), operation)? {
             Some(OperationResult::Released(released)) => released,
             _ => Released::NoSuchLock,
         })
@@ -149,15 +147,17 @@ impl QueueStore {
         &mut self,
         key: &Key,
         limit: SetLimit,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<u32, Error> {
         let given = self.limits.get(key).copied();
         let step = ListOperation::Resize { limit, given };
-        let answer = match self.step(key, &step, now, wake_ups)? {
+        let answer = match self.step(key, &step, operation)? {
             Some(answer) => answer,
             None => {
-                ClaimList::new().apply(&step, now, &mut self.tokens).map_err(|_| used_up())?.answer
+                ClaimList::new()
+                    .apply(&step, operation.now, &mut self.tokens)
+                    .map_err(|_| used_up())?
+                    .answer
             }
         };
         let OperationResult::Limit(limit) = answer else {
@@ -165,21 +165,19 @@ impl QueueStore {
         };
         if given != Some(limit) {
             self.limits.insert(key.clone(), limit);
-            wake_ups.extend(self.watchers.of(key));
+            operation.wake_ups.extend(self.watchers.of(key));
         }
         Ok(limit)
     }
 
     /// Applies an operation to a claim that is in its queue; says how it ended if it is not.
-    pub(super) fn on_claim(
+    pub(super) fn amend(
         &mut self,
         claim: &Claim,
         step: &ListOperation<'_, Arc<Claim>>,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<Renewal, Error> {
-        let answer =
-            self.step(&claim.key, step, now, wake_ups)?.unwrap_or(OperationResult::NotFound);
+        let answer = self.step(&claim.key, step, operation)?.unwrap_or(OperationResult::NotFound);
         let ahead = self.ahead(&claim.key, &answer);
         answer.renewal(ahead, || Ok(self.why_broken(claim)))
     }
@@ -189,23 +187,21 @@ impl QueueStore {
         key: &Key,
         token: Token,
         force: BreakMode,
-        record: BreakRecord,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        record: &BreakRecord,
+        operation: &mut StoreOperation,
     ) -> Result<bool, Error> {
-        let record = Arc::new(record);
-        let answer = self.step(key, &ListOperation::Break(token, force), now, wake_ups)?;
-        let Some(OperationResult::BrokenClaims(broke)) =
-            answer.filter(|a| *a != OperationResult::BrokenClaims(Vec::new()))
-        else {
+        let answer = self.step(key, &ListOperation::Break(token, force), operation)?;
+        let Some(OperationResult::BrokenClaims(broke)) = answer else { return Ok(false) };
+        if broke.is_empty() {
             return Ok(false);
-        };
+        }
+        let record = Arc::new(record.clone());
         for claim in broke {
             self.broken.keep(claim.id, (key.clone(), record.clone()), claim.until);
         }
         match self.by_key.get_mut(key) {
-            Some(list) => list.last_break = Some((record, now)),
-            None => self.keep_last_break(key, (record, now)),
+            Some(list) => list.last_break = Some((record, operation.now)),
+            None => self.keep_last_break(key, (record, operation.now)),
         }
         Ok(true)
     }
@@ -215,10 +211,9 @@ impl QueueStore {
         &mut self,
         claim: &Claim,
         task: &Arc<Notify>,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<WaitState, Error> {
-        self.step(&claim.key, &ListOperation::Advance, now, wake_ups)?;
+        self.step(&claim.key, &ListOperation::Advance, operation)?;
         let list = self.by_key.get_mut(&claim.key);
         let found = list.and_then(|list| {
             let sequence = list.queue.find(&claim.id)?;
@@ -244,7 +239,7 @@ impl QueueStore {
         &mut self,
         claim: &Claim,
         task: &Arc<Notify>,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) {
         let Some(list) = self.by_key.get_mut(&claim.key) else {
             return;
@@ -252,7 +247,7 @@ impl QueueStore {
         if let Some(sequence) = list.queue.find(&claim.id) {
             list.waiting.remove(sequence, task);
         }
-        list.waiting.arm_timer(list.queue.first_end(), wake_ups);
+        list.waiting.arm_timer(list.queue.first_end(), &mut operation.wake_ups);
     }
 
     pub(super) fn base(&self, namespace: &Namespace) -> u64 {
@@ -272,11 +267,10 @@ impl QueueStore {
         &mut self,
         key: &Key,
         step: &ListOperation<'_, Arc<Claim>>,
-        now: Moment,
-        wake_ups: &mut WakeUps,
+        operation: &mut StoreOperation,
     ) -> Result<Option<OperationResult>, Error> {
-        self.broken.forget(now);
-        self.last_breaks.forget(now);
+        self.broken.forget(operation.now);
+        self.last_breaks.forget(operation.now);
         let Some(list) = self.by_key.get_mut(key) else {
             return Ok(None);
         };
@@ -284,11 +278,12 @@ impl QueueStore {
         let mut changed = false;
         for step in [&ListOperation::Advance, step] {
             // Nothing is beyond this window, so only tokens can be missing.
-            let applied = list.queue.apply(step, now, &mut self.tokens).map_err(|_| used_up())?;
+            let applied =
+                list.queue.apply(step, operation.now, &mut self.tokens).map_err(|_| used_up())?;
             for change in &applied.changes {
                 changed |= change.kind != ChangeKind::Renewed;
                 if change.wakes() {
-                    list.waiting.wake(change.sequence, wake_ups);
+                    list.waiting.wake(change.sequence, &mut operation.wake_ups);
                 }
             }
             if list.queue.is_empty()
@@ -299,9 +294,9 @@ impl QueueStore {
             }
             answer = Some(applied.answer);
         }
-        list.waiting.arm_timer(list.queue.first_end(), wake_ups);
+        list.waiting.arm_timer(list.queue.first_end(), &mut operation.wake_ups);
         if changed {
-            wake_ups.extend(self.watchers.of(key));
+            operation.wake_ups.extend(self.watchers.of(key));
         }
         if list.queue.is_empty()
             && let Some(list) = self.by_key.remove(key)
@@ -317,7 +312,7 @@ impl QueueStore {
     }
 
     /// Now and then looks at some lists, in turn, for claims that ended and are not asked for.
-    fn sweep(&mut self, now: Moment, wake_ups: &mut WakeUps) -> Result<(), Error> {
+    fn sweep(&mut self, operation: &mut StoreOperation) -> Result<(), Error> {
         self.begun += 1;
         if self.begun < SWEEP_EVERY {
             return Ok(());
@@ -331,7 +326,7 @@ impl QueueStore {
         let range = self.by_key.range((from, Bound::Unbounded));
         let keys: Vec<Key> = range.take(some).map(|(key, _)| key.clone()).collect();
         for key in &keys {
-            self.step(key, &ListOperation::Advance, now, wake_ups)?;
+            self.step(key, &ListOperation::Advance, operation)?;
         }
         if keys.len() == some {
             self.swept_to = keys.into_iter().next_back();

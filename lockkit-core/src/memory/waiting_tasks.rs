@@ -8,7 +8,13 @@ use tokio::sync::Notify;
 use crate::clock::Moment;
 
 /// Whom to wake once the store is unlocked.
-pub(super) type WakeUps = Vec<Arc<Notify>>;
+type WakeUps = Vec<Arc<Notify>>;
+
+/// One operation on the store: when it is, and whom it wakes.
+pub(super) struct StoreOperation {
+    pub(super) now: Moment,
+    pub(super) wake_ups: WakeUps,
+}
 
 /// Of the waiting claims those that a task waits for, by their sequence numbers. The first of them keeps
 /// the time: it looks when the next lease ends.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PendingGuard, RELEASE, Registry, Release};
+use super::{RELEASE, Registry, Release};
+use crate::background::PendingGuard;
 use crate::clock::Moment;
 use crate::concurrency::locked;
 use crate::driver::Renewal;
@@ -40,15 +41,7 @@ impl Registry {
     }
 
     pub(super) fn release_at(&self, claim: Arc<Claim>, lease_end: Moment) {
-        let give_up = lease_end.after(claim.hold_ttl);
-        self.release(Release {
-            claim,
-            not_before: lease_end,
-            give_up,
-            ambiguous: 0,
-            is_gate_ambiguous: false,
-            least: None,
-        });
+        self.release(Release::of(claim, lease_end));
     }
 
     /// Whether this claim has a lease of its own that needs no process and can be made to end early.

@@ -8,6 +8,7 @@
 //! | 2 | the count, big-endian |
 //! | 1 + n, each | the length of a participant's id, and the id; in the order of bytes |
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,13 +101,13 @@ impl Latch {
             if *generation.get_or_insert(content.generation) != content.generation {
                 return Err(Error::Conflict { name: self.name.to_string(), maybe_applied: true });
             }
-            if content.has(participant) {
+            if content.participants.contains(participant) {
                 return Ok(content.missing());
             }
             if content.missing() == 0 {
                 return Err(Error::BelowZero { name: self.name.to_string() });
             }
-            content.add(participant);
+            content.participants.insert(participant.to_owned());
             match self.register.compare_and_store(&loaded, content.to_bytes()).await {
                 Ok(_) => return Ok(content.missing()),
                 Err(Error::Conflict { .. }) => conflicts += 1,
@@ -158,7 +159,7 @@ impl Latch {
     /// # Cancel safety
     /// Dropping it does nothing.
     pub async fn arrived(&self) -> Result<Vec<String>, Error> {
-        Ok(self.read(&self.load().await?)?.participants)
+        Ok(self.read(&self.load().await?)?.participants.into_iter().collect())
     }
 
     /// Closes the latch, for everybody, until so many have counted down from now on. The count of
@@ -247,34 +248,19 @@ impl Latch {
 struct Content {
     generation: u32,
     count: u32,
-    /// Sorted.
-    participants: Vec<String>,
+    participants: BTreeSet<String>,
 }
 
 const ENCODING: u8 = 1;
 
 impl Content {
     fn new(generation: u32, count: u32) -> Self {
-        Self { generation, count, participants: Vec::new() }
+        Self { generation, count, participants: BTreeSet::new() }
     }
 
     /// How many have not counted.
     fn missing(&self) -> u32 {
         self.count.saturating_sub(self.participants.len() as u32)
-    }
-
-    fn has(&self, participant: &str) -> bool {
-        self.find(participant).is_ok()
-    }
-
-    fn add(&mut self, participant: &str) {
-        if let Err(at) = self.find(participant) {
-            self.participants.insert(at, participant.to_owned());
-        }
-    }
-
-    fn find(&self, participant: &str) -> Result<usize, usize> {
-        self.participants.binary_search_by(|one| one.as_str().cmp(participant))
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -297,12 +283,15 @@ impl Content {
         let mut content = Self::new(u32::from_be_bytes(*generation), count);
         while let Some((length, tail)) = rest.split_first() {
             let (id, tail) = tail.split_at_checked((*length).into())?;
-            content.participants.push(String::from_utf8(id.to_vec()).ok()?);
+            let id = String::from_utf8(id.to_vec()).ok()?;
+            if content.participants.last() >= Some(&id) {
+                return None; // not sorted, or counted twice
+            }
+            content.participants.insert(id);
             rest = tail;
         }
-        let sorted = content.participants.is_sorted_by(|a, b| a < b);
         let fits = content.participants.len() as u32 <= count;
-        (sorted && fits && count > 0).then_some(content)
+        (fits && count > 0).then_some(content)
     }
 }
 
@@ -317,9 +306,9 @@ mod tests {
         let mut content = Content::new(7, 3);
         assert_eq!(Content::from_bytes(&content.to_bytes()), Some(content.clone()));
         for id in ["b", "ä", "b", "a", "ä"] {
-            content.add(id);
+            content.participants.insert(id.to_owned());
         }
-        assert_eq!(content.participants, ["a", "b", "ä"]);
+        assert!(content.participants.iter().eq(["a", "b", "ä"]));
         assert_eq!(content.missing(), 0);
         assert_eq!(Content::from_bytes(&content.to_bytes()), Some(content));
     }
@@ -329,7 +318,7 @@ mod tests {
         let mut content = Content::new(u32::MAX, Latch::MAX_COUNT);
         let width = Latch::MAX_PARTICIPANT_BYTES;
         for i in 0..Latch::MAX_COUNT {
-            content.add(&format!("{i:0width$}"));
+            content.participants.insert(format!("{i:0width$}"));
         }
         assert_eq!(content.missing(), 0);
         assert!(content.to_bytes().len() <= MAX_REGISTER_BYTES);
@@ -339,8 +328,7 @@ mod tests {
     #[test]
     fn what_is_no_latch_is_not_read_as_one() {
         let mut content = Content::new(1, 2);
-        content.add("a");
-        content.add("b");
+        content.participants.extend(["a".to_owned(), "b".to_owned()]);
         let good = content.to_bytes();
         let mut newer = good.clone();
         newer[0] = 2;

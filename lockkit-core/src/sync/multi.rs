@@ -144,13 +144,11 @@ impl MultiLock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>, Error> {
-        if limit.is_zero() {
-            return self.try_lock().await;
-        }
-        match tokio::time::timeout(limit, self.lock()).await {
-            Ok(guard) => guard.map(Some),
-            Err(_) => Ok(None),
-        }
+        let attempt = async |waits| match waits {
+            true => self.lock().await.map(Some),
+            false => self.try_lock().await,
+        };
+        WaitBudget::For(limit).within(attempt).await
     }
 
     /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does. With a bound on

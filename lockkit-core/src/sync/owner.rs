@@ -81,20 +81,21 @@ pub(crate) async fn enter(
     request: &Request<'_>,
     wait: WaitBudget,
 ) -> Result<Option<Guard>, Error> {
-    if let WaitBudget::For(limit) = wait
-        && !limit.is_zero()
-    {
-        let entering = Box::pin(enter(core, owner, request, WaitBudget::Forever));
-        return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
-    }
+    wait.within(|waits| try_enter(core, owner, request, waits)).await
+}
+
+async fn try_enter(
+    core: &Arc<Core>,
+    owner: &Owner,
+    request: &Request<'_>,
+    waits: bool,
+) -> Result<Option<Guard>, Error> {
     core.check_open()?;
     let (entrance, slot) = Entrance::new(owner, &request.key);
-    let mut held = match wait {
-        WaitBudget::Forever => slot.lock().await,
-        _ => match slot.try_lock() {
-            Ok(held) => held,
-            Err(_) => return Ok(None),
-        },
+    let mut held = match slot.try_lock() {
+        Ok(held) => held,
+        Err(_) if waits => slot.lock().await,
+        Err(_) => return Ok(None),
     };
     if let Some(holding) = held.upgrade() {
         let lease = holding.lease();
@@ -104,6 +105,7 @@ pub(crate) async fn enter(
         }
         return Ok(Some(Guard::again(holding)));
     }
+    let wait = if waits { WaitBudget::Forever } else { WaitBudget::No };
     let guard = acquire(core, request, wait).await?;
     if let Some(guard) = &guard {
         guard.holding().keep(entrance);

@@ -1,13 +1,13 @@
 //! The semaphore: so many permits, each of which comes back by itself when its holder dies.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::handle::{Handle, options};
 use crate::acquire::WaitBudget;
+use crate::concurrency::locked;
 use crate::driver::SetLimit;
 use crate::shared::Core;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
@@ -237,26 +237,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CHANGES: u32 = 100;
 
 /// What was last heard of a limit, for a handle and its clones.
-#[derive(Clone, Debug)]
-struct KnownLimit(Arc<AtomicU64>);
-
-impl KnownLimit {
-    const NOTHING: u64 = u64::MAX;
-
-    fn get(&self) -> Option<u32> {
-        u32::try_from(self.0.load(Ordering::Relaxed)).ok()
-    }
-
-    fn set(&self, limit: u32) {
-        self.0.store(limit.into(), Ordering::Relaxed);
-    }
-}
-
-impl Default for KnownLimit {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(Self::NOTHING)))
-    }
-}
+type KnownLimit = Arc<StdMutex<Option<u32>>>;
 
 impl Semaphore {
     /// Takes permits under the limit that was heard of; again under another one when that is old.
@@ -279,7 +260,8 @@ impl Semaphore {
                 (WaitBudget::No, _) => (wait, Duration::ZERO),
                 _ => (wait, PATIENCE),
             };
-            let limit = match known.get() {
+            let heard_of = *locked(known);
+            let limit = match heard_of {
                 Some(limit) => limit,
                 None => match self.ask(patience).await {
                     // The time is over, as it would be in the queue.
@@ -289,7 +271,7 @@ impl Semaphore {
             };
             let mode = Mode::Permits { permits, limit };
             match self.handle.acquire(mode, "semaphore", remaining).await {
-                Err(Error::LimitMismatch { in_use, .. }) => known.set(in_use),
+                Err(Error::LimitMismatch { in_use, .. }) => *locked(known) = Some(in_use),
                 answer => return answer,
             }
         }
@@ -303,7 +285,7 @@ impl Semaphore {
         let limit = SetLimit::IfUnset(self.limit);
         let limit = self.handle.core.set_limit(&key, limit, patience).await?;
         if let Some(known) = &self.known {
-            known.set(limit);
+            *locked(known) = Some(limit);
         }
         Ok(limit)
     }

@@ -153,14 +153,7 @@ impl Slots {
 
     async fn take(&self, wait: WaitBudget) -> Result<Option<SlotGuard>, Error> {
         self.check()?;
-        match wait {
-            WaitBudget::For(limit) if !limit.is_zero() => {
-                let taking = Box::pin(self.attempt(true));
-                tokio::time::timeout(limit, taking).await.unwrap_or(Ok(None))
-            }
-            WaitBudget::Forever => self.attempt(true).await,
-            WaitBudget::No | WaitBudget::For(_) => self.attempt(false).await,
-        }
+        wait.within(|waits| self.attempt(waits)).await
     }
 
     /// Refuses what cannot work, before any I/O.

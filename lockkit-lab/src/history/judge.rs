@@ -121,8 +121,10 @@ type Greatest<'a> = Vec<(u64, u64, &'a ClaimSpan)>;
 /// Tokens are given once, and grow along conflicting grants. After one that went back, or came again,
 /// only later grants are compared: a lost counter is found once, when it shows.
 fn tokens(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
-    let mut granted: Vec<_> =
-        turns.iter().filter_map(|t| t.held.map(|held| (held.returned_at, held.token, *t))).collect();
+    let mut granted: Vec<_> = turns
+        .iter()
+        .filter_map(|t| t.held.map(|held| (held.returned_at, held.token, *t)))
+        .collect();
     granted.sort_by_key(|(at, ..)| *at);
     let mut owners: BTreeMap<u64, &ClaimSpan> = BTreeMap::new();
     let mut greatest: Vec<(Mode, Greatest<'_>)> = Vec::new();
@@ -212,7 +214,8 @@ fn given(turns: &[&ClaimSpan]) -> u64 {
 /// was granted has been in the queue all the time, since an ended claim never comes back: so only what
 /// was seen counts, and neither a late message nor a lost place looks like overtaking.
 fn order(lock: &str, turns: &[&ClaimSpan], found: &mut Vec<Violation>) {
-    let mut granted: Vec<_> = turns.iter().filter_map(|t| Some((t.held?.returned_at, *t))).collect();
+    let mut granted: Vec<_> =
+        turns.iter().filter_map(|t| Some((t.held?.returned_at, *t))).collect();
     granted.sort_by_key(|(told, _)| *told);
     for turn in turns {
         let Some(place) = turn.queued_since else { continue };

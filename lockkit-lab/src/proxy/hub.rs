@@ -33,7 +33,12 @@ struct HubState {
 
 impl Hub {
     pub(crate) fn new(protocol: Protocol, told: Vec<(u16, u16)>) -> Self {
-        Self { protocol, port_rewrites: told, open: watch::Sender::new(true), state: Mutex::default() }
+        Self {
+            protocol,
+            port_rewrites: told,
+            open: watch::Sender::new(true),
+            state: Mutex::default(),
+        }
     }
 
     pub(crate) fn new_connection(&self, target: SocketAddr) -> Arc<ProxiedConnection> {

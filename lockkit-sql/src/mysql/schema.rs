@@ -36,6 +36,16 @@ const CLAIMS: &str = "JSON_TABLE(p_claims, '$[*]' COLUMNS (
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]'))";
 
+/// How a procedure begins whose work is a transaction of its own; an error ends it.
+const TRANSACTION: &str = "DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION READ WRITE;";
+
 /// What makes all, in order; the version comes last. What is there stays.
 pub(super) fn steps(prefix: &str) -> Vec<String> {
     let parts = SCHEMA.split(END).map(str::trim).filter(|part| !part.is_empty());
@@ -45,10 +55,9 @@ pub(super) fn steps(prefix: &str) -> Vec<String> {
         "INSERT INTO lockkit_meta (one, version, floor) VALUES (1, {version}, 0) \
          ON DUPLICATE KEY UPDATE version = version"
     );
-    parts
-        .chain([last])
-        .map(|part| part.replace("{claims}", CLAIMS).replace("lockkit_", prefix))
-        .collect()
+    let filled =
+        |part: String| part.replace("{claims}", CLAIMS).replace("{transaction}", TRANSACTION);
+    parts.chain([last]).map(|part| filled(part).replace("lockkit_", prefix)).collect()
 }
 
 const MAKE: &str = "CREATE PROCEDURE ";

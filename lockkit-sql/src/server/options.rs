@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockkit_core::Result;
 use lockkit_core::driver::{join_query, split_query};
-use lockkit_core::{Error, Result, parse_duration};
 
 /// What waits for the server's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,32 +191,22 @@ impl ServerOptions {
         let (place, options) = split_query(url);
         let mut others = Vec::new();
         for option in options {
-            let value = option.value;
             match option.name {
-                "timeout" => self = self.timeout(parse_duration(value)?),
-                "connections" => {
-                    let most = value.parse().ok().filter(|most| (1..=1_000).contains(most));
-                    let wrong = || Error::config("connections is a number from 1 to 1000");
-                    self = self.connections(most.ok_or_else(wrong)?);
-                }
+                "timeout" => self.timeout = option.duration()?,
+                "connections" => self.connections = option.number(1..=1_000)?,
                 "durability" => {
-                    self.durability = match value {
-                        "full" => ServerDurability::Full,
-                        "needed" => ServerDurability::Needed,
-                        _ => return Err(Error::config("durability is `full` or `needed`")),
-                    }
+                    let (full, needed) = (ServerDurability::Full, ServerDurability::Needed);
+                    self.durability = option.choice(&[("full", full), ("needed", needed)])?;
                 }
-                "tables" => self = self.tables(value),
+                "tables" => self = self.tables(option.value),
                 "neighbours" => {
-                    self = match value {
-                        "advisory" => self.neighbours(SqlNeighbours::Advisory),
-                        "shedlock" => self.neighbours(SqlNeighbours::ShedLock),
-                        _ => return Err(Error::config("neighbours is `advisory` or `shedlock`")),
-                    }
+                    let (advisory, shedlock) = (SqlNeighbours::Advisory, SqlNeighbours::ShedLock);
+                    let known = [("advisory", advisory), ("shedlock", shedlock)];
+                    self.neighbours = Some(option.choice(&known)?);
                 }
-                "shedlock_table" => self = self.shedlock_table(value),
+                "shedlock_table" => self = self.shedlock_table(option.value),
                 "shedlock_columns" => {
-                    let columns: Vec<_> = value.split(',').collect();
+                    let columns: Vec<_> = option.value.split(',').collect();
                     let four = <[&str; 4]>::try_from(columns);
                     let wrong = |_| Error::config("shedlock_columns are four, with commas between");
                     self = self.shedlock_columns(four.map_err(wrong)?);

@@ -116,7 +116,7 @@ impl<D: Dialect> SqlServerInner<D> {
                 self.waiters.claims.granted(named, |claim| granted(claim, token, start));
             }
         }
-        self.waiters.wake_others(&tags);
+        WaiterRegistry::wake(&tags, Some(&self.waiters));
     }
 
     /// Renews, which prunes and promotes.

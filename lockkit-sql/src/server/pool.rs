@@ -2,7 +2,6 @@
 //! life whenever it is given back, which is a round trip beside every operation; this one finds out
 //! by using it. No statements here.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -113,15 +112,6 @@ impl<D: Dialect> Connections<D> {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
             }
         }
-    }
-}
-
-impl<D: Dialect> fmt::Debug for Connections<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OwnPool(_) => "OwnPool",
-            Self::Pool(_) => "Pool",
-        })
     }
 }
 

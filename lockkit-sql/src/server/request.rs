@@ -47,20 +47,10 @@ struct Unanswered<'a> {
 }
 
 impl<'a> Unanswered<'a> {
-    fn new(
-        waiters: &'a Waiters<ClaimTag>,
-        id: StatementId,
-        arguments: Arguments<'a>,
-    ) -> Option<Self> {
-        match (id, arguments) {
-            (
-                StatementId::Acquire
-                | StatementId::Release
-                | StatementId::Submit
-                | StatementId::Pass,
-                Arguments::Batch(operations, _),
-            ) => Some(Self { waiters, operations }),
-            _ => None,
+    fn new(waiters: &'a Waiters<ClaimTag>, arguments: Arguments<'a>) -> Self {
+        match arguments {
+            Arguments::Batch(operations, _) => Self { waiters, operations },
+            _ => Self { waiters, operations: &[] },
         }
     }
 
@@ -143,7 +133,7 @@ impl<D: Dialect> SqlServerInner<D> {
                     }
                     // An attempt without an answer may have acted after its claims were asked about.
                     if tries.ambiguous > 0 {
-                        drop(Unanswered::new(&self.waiters.claims, id, arguments));
+                        drop(Unanswered::new(&self.waiters.claims, arguments));
                     }
                     return Ok(StatementResult { rows, ambiguous: tries.ambiguous, sent: sent_at });
                 }
@@ -157,15 +147,8 @@ impl<D: Dialect> SqlServerInner<D> {
             match self.dialect.class(&error) {
                 // Other operations wait for the connection: core submits these again, each by itself.
                 ErrorClass::Blocked
-                    if matches!(
-                        id,
-                        StatementId::Acquire
-                            | StatementId::Release
-                            | StatementId::Submit
-                            | StatementId::Pass
-                            | StatementId::GateTake
-                            | StatementId::GateKeep
-                    ) =>
+                    if matches!(arguments, Arguments::Batch(..))
+                        || matches!(id, StatementId::GateTake | StatementId::GateKeep) =>
                 {
                     let mut blocked = failed(Error::retryable(D::BACKEND, error));
                     blocked.would_block = true;
@@ -250,12 +233,10 @@ impl<D: Dialect> SqlServerInner<D> {
         let lease = self.connections.get(&self.dialect).await;
         let mut lease = lease.map_err(|error| RequestError { error, role: "" })?;
         let sent = *sent.get_or_init(|| SteadyClock.now());
-        let unanswered = Unanswered::new(&self.waiters.claims, id, arguments);
+        let unanswered = Unanswered::new(&self.waiters.claims, arguments);
         let answer = self.dialect.run(lease.connection(), id, arguments).await;
         let is_lost = |error| is_lost(self.dialect.class(error), error);
-        if !answer.as_ref().is_err_and(is_lost)
-            && let Some(unanswered) = unanswered
-        {
+        if !answer.as_ref().is_err_and(is_lost) {
             unanswered.answered();
         }
         let mut role = "";

@@ -19,7 +19,6 @@ mod tokens;
 mod transaction;
 mod worker;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,19 +140,13 @@ impl SqliteOptions {
 /// locks.shutdown().await;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SqliteDriver {
     inner: Arc<SqliteInner>,
 }
 
-impl fmt::Debug for SqliteDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteDriver").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug)]
 /// What the driver and its tasks share.
+#[derive(Debug)]
 struct SqliteInner {
     context: Arc<FileContext>,
     writer: Worker,
@@ -265,16 +258,12 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions)> {
     }
     let mut options = SqliteOptions::default();
     for option in query {
-        options.durability = match option.text {
-            "durability=needed" => Durability::Needed,
-            "durability=everything" => Durability::Everything,
-            other => {
-                return Err(Error::config(format!(
-                    "`{other}` is not cache to `sqlite:` URLs; there is `durability=needed` and \
-                     `durability=everything`"
-                )));
-            }
-        };
+        if option.name != "durability" {
+            let told = "the one option of a `sqlite:` URL is durability, not";
+            return Err(Error::Config(format!("{told} {}", option.text)));
+        }
+        let choices = [("needed", Durability::Needed), ("everything", Durability::Everything)];
+        options.durability = option.choice(&choices)?;
     }
     Ok((PathBuf::from(&*path), options))
 }

@@ -149,7 +149,7 @@ impl JobContext {
                 busy => busy,
             })?;
             self.prune.steps += transaction.steps;
-            WaiterRegistry::wake(&transaction.end());
+            WaiterRegistry::wake(&transaction.end(), None);
             Ok(answer)
         });
         if done.is_err() {

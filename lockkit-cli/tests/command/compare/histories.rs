@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use lockkit_lab::Browser;
-use lockkit_lab::history::{Event, EventKind, History, HeldMode, Recorded, RecordedPromises};
+use lockkit_lab::history::{Event, EventKind, HeldMode, History, Recorded, RecordedPromises};
 
 use crate::stage::{Stage, code, stderr};
 

@@ -9,18 +9,11 @@ BEGIN
   DECLARE v_outcome, v_uncontended TINYINT;
   DECLARE v_token, v_ttl, v_ahead, v_next_poll BIGINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
+  {transaction}
   IF NOT @@autocommit THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
       'lockkit needs connections on which autocommit is on';
   END IF;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
   CALL lockkit_enqueue(p_namespace, p_space, p_name, p_id, p_weight, p_capacity, p_hold_ttl, p_wait_ttl,
                    p_identity, p_note, p_try,
                    v_outcome, v_token, v_ttl, v_ahead, v_next_poll, v_woken, v_uncontended);

@@ -13,14 +13,7 @@ BEGIN
   DECLARE v_inserted INT DEFAULT 0;
   DECLARE v_record BLOB DEFAULT NULL;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   IF p_what = 3 THEN
     -- No other transaction sees the row before it is known that the claim holds: the transaction of another fence that
     -- looks for it waits for this one's end. Before the name's row is locked: a transaction that looked for

@@ -10,14 +10,7 @@ BEGIN
   DECLARE v_there TINYINT;
   DECLARE v_id BINARY(16);
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   CALL lockkit_lock_queue(p_namespace, p_space, p_name, v_now, v_there);
   IF v_there THEN
     CALL lockkit_promote(p_namespace, p_space, p_name, v_now, v_woken);

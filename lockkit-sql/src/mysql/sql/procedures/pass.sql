@@ -14,15 +14,7 @@ BEGIN
   DECLARE v_now, v_last, v_place, v_next, v_token, v_hold_ttl, v_expires, v_ahead BIGINT DEFAULT NULL;
   DECLARE v_fits TINYINT DEFAULT 0;
   DECLARE v_holder BINARY(16);
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   -- A claim waits, and there will be one: `next` is not 0 before and after. `ends` may be early, which costs a
   -- renewal.
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));

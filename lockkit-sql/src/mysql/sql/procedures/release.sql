@@ -6,14 +6,7 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_outcome, v_uncontended TINYINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   CALL lockkit_dequeue(p_namespace, p_space, p_name, p_id, v_outcome, v_woken, v_uncontended);
   COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_outcome AS outcome, v_woken AS woken, NOT v_uncontended AS has_claim_rows;

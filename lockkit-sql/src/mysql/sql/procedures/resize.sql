@@ -12,14 +12,7 @@ BEGIN
   DECLARE v_now, v_capacity BIGINT DEFAULT NULL;
   DECLARE v_there TINYINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE has_claim_rows = has_claim_rows;
   CALL lockkit_lock_queue(p_namespace, p_space, p_name, v_now, v_there);

@@ -17,14 +17,7 @@ BEGIN
   DECLARE v_now, v_version, v_highest, v_number BIGINT DEFAULT NULL;
   DECLARE v_there, v_same, v_back TINYINT DEFAULT 0;
   DECLARE v_outcome TINYINT DEFAULT 9;
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION
-  BEGIN
-    ROLLBACK AND NO CHAIN NO RELEASE;
-    RESIGNAL;
-  END;
-  ROLLBACK AND NO CHAIN NO RELEASE;
-  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION READ WRITE;
+  {transaction}
   INSERT INTO lockkit_registers (namespace, name, version, write_id) VALUES
     (p_namespace, p_name, 0, '')
   ON DUPLICATE KEY UPDATE version = version;
