@@ -73,14 +73,18 @@ impl Default for Margin {
 
 /// Until when a lease of this ttl may be trusted whose request was sent at `sent`.
 pub fn trusted_until(sent: Moment, ttl: Duration, margin: Margin) -> Moment {
-    sent.after(ttl.saturating_sub(margin.of(ttl)))
+    ends(sent, ttl, margin.of(ttl))
+}
+
+fn ends(start: Moment, ttl: Duration, margin: Duration) -> Moment {
+    start.after(ttl.saturating_sub(margin))
 }
 
 /// Until when a grant may be trusted. `asked` is when the last request about its claim was sent
 /// that the backend answered.
 pub(crate) fn grant_until(grant: &Grant, asked: Moment, margin: Margin) -> Moment {
     let margin = margin.of(grant.ttl).max(grant.margin);
-    grant.start.or(asked).after(grant.ttl.saturating_sub(margin))
+    ends(grant.start.or(asked), grant.ttl, margin)
 }
 
 /// When a lease that counts from `sent` is to be renewed.

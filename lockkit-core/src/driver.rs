@@ -56,7 +56,10 @@ pub use crate::deadline::{backoff, trusted_until};
 pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Renewed, ServerChanges, ServerHistory, ServerRun};
-pub use crate::gate::{Gate, GateAttempt, GateRenewal, check_neighbours};
+pub use crate::gate::{
+    Gate, GateAttempt, GateRenewal, answered_once, check_neighbours, keep_in_groups, names_in_use,
+    refuse_twins,
+};
 pub use crate::observe::wake_ups_refused;
 pub use crate::recent::Recent;
 pub use crate::registers::{

@@ -3,14 +3,18 @@
 //! `acquire/gate.rs` (taking it), `record/gate.rs` (its deadline) and `registry/gate.rs` (renewal, giving it
 //! back).
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
-use crate::{Claim, Error, Name, Namespace};
+use crate::driver::LockDriver;
+use crate::state::ListRequest;
+use crate::{Claim, Error, Name, Namespace, Space};
 
 /// The locks that neighbours take, as a driver sees them: tried, never waited for.
 ///
@@ -127,6 +131,80 @@ impl Claim {
             Sha256::new().chain_update(b"gate\0").chain_update(self.id.as_bytes()).finalize();
         hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// An error where an attempt to take a gate was sent more than once, as `ambiguous` of a driver's own retries say: the
+/// first may arrive after the release, so core has to know.
+///
+/// # Errors
+/// A retryable one, where `ambiguous` is not 0.
+pub fn answered_once(backend: &'static str, ambiguous: u32) -> Result<(), Error> {
+    match ambiguous {
+        0 => Ok(()),
+        _ => Err(Error::retryable(backend, "the connection broke in the middle of a request")),
+    }
+}
+
+/// Keeps gates by requests of at most `size` each, side by side, and says of each claim, in the order given, what
+/// became of its gate. What fails for a request fails for each claim of it.
+pub async fn keep_in_groups<'a, F>(
+    claims: &'a [Arc<Claim>],
+    size: usize,
+    keep: impl Fn(&'a [Arc<Claim>]) -> F,
+) -> Vec<Result<GateRenewal, Error>>
+where
+    F: Future<Output = Result<Vec<Result<GateRenewal, Error>>, Error>>,
+{
+    let groups = claims.chunks(size);
+    let answers = join_all(groups.clone().map(keep)).await;
+    let of_group = |(group, answer): (&[Arc<Claim>], Result<Vec<_>, Error>)| match answer {
+        Ok(kept) => kept,
+        Err(error) => vec![Err(error); group.len()],
+    };
+    groups.zip(answers).flat_map(of_group).collect()
+}
+
+/// The names of locks that have claims, `most` at most: those for which an operator's check looks at what neighbours
+/// have.
+///
+/// # Errors
+/// As of the driver's listings.
+pub async fn names_in_use(driver: &dyn LockDriver, most: usize) -> Result<Vec<Name>, Error> {
+    let mut names = Vec::new();
+    for namespace in driver.namespaces(None, most).await?.items {
+        let (prefix, space, limit) = (String::new(), Some(Space::Lock), most - names.len());
+        let request = ListRequest { namespace, space, prefix, after: None, limit };
+        names.extend(driver.list(&request).await?.states.into_iter().map(|it| it.key.name));
+        if names.len() >= most {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+/// Refuses names of which two are one for neighbours: the lock of each, in the order of the names, and what it is
+/// called (`"advisory lock"`).
+///
+/// # Errors
+/// [`Error::Config`], with the two names.
+pub fn refuse_twins<K: Eq + std::hash::Hash + fmt::Debug>(
+    names: &[Name],
+    locks: impl IntoIterator<Item = K>,
+    called: &str,
+) -> Result<(), Error> {
+    let mut seen = HashMap::new();
+    for (name, lock) in names.iter().zip(locks) {
+        match seen.get(&lock) {
+            Some(other) if *other != name => {
+                return Err(Error::Config(format!(
+                    "{other:?} and {name:?} are one {called} ({lock:?}), so a lock on both would wait for \
+                     itself: rename one of them"
+                )));
+            }
+            _ => drop(seen.insert(lock, name)),
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a process whose neighbours are not those of its namespace: it would enter past the gate, or

@@ -9,6 +9,7 @@
 //! - [`storm`]s: clients and faults under a random but seeded plan; a [`history`] of what happened, and
 //!   its judge.
 //! - [`handover`]: scenes of one contended lock within a driver.
+//! - [`neighbours`]: storms of lockkit's clients and those of another library at one lock.
 //! - [`worker`]: the program that tests start as other processes.
 //!
 //! ```no_run
@@ -52,6 +53,7 @@ mod group;
 pub mod handover;
 pub mod history;
 mod kind;
+pub mod neighbours;
 mod pair;
 mod port;
 mod program;

@@ -10,7 +10,7 @@ use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, TokenSource, Wa
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
     Batch, BatchError, BatchLimits, BatchOutcome, BreakMode, Gate, Grant, KnownBases, LockDriver,
-    Registers, Renewal, Renewed, ServerRun, SetLimit, Writes,
+    Registers, Renewal, Renewed, ServerRun, SetLimit, Writes, names_in_use,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
@@ -312,7 +312,8 @@ impl LockDriver for RedisDriver {
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         match &self.gate {
-            Some(gate) => gate.examine().await,
+            // As many names a script looks at in one step.
+            Some(gate) => gate.examine(&names_in_use(self, 1000).await?).await,
             None => Ok(Vec::new()),
         }
     }

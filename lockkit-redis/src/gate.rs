@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use lockkit_core::driver::{Gate, GateAttempt, GateRenewal};
-use lockkit_core::state::{Finding, ListRequest, Severity};
-use lockkit_core::{Claim, Error, Name, Space};
+use lockkit_core::driver::{Gate, GateAttempt, GateRenewal, answered_once, keep_in_groups};
+use lockkit_core::state::{Finding, Severity};
+use lockkit_core::{Claim, Error, Name};
 use redis::Value;
 
 use crate::error::to_error;
@@ -21,8 +20,6 @@ use crate::{BACKEND, decode, keys};
 
 /// Gates that one call of the script renews.
 const GATES_PER_CALL: usize = 100;
-/// As many names `examine` looks at.
-const EXAMINED: usize = 1000;
 
 /// The gate of a driver with neighbours.
 pub(crate) struct RedisGate {
@@ -58,30 +55,16 @@ impl RedisGate {
     }
 
     /// Locks of neighbours that claims of lockkit meet and that have no end.
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let mut endless = Vec::new();
-        let mut left = EXAMINED;
-        let namespaces = self.inner.page_of_namespaces(None, left).await?.items;
-        for namespace in namespaces {
-            let (prefix, space) = (String::new(), Some(Space::Lock));
-            let request = ListRequest { namespace, space, prefix, after: None, limit: left };
-            let page = self.inner.page(&request).await?;
-            let names: Vec<_> = page.states.iter().map(|it| it.key.name.as_str()).collect();
-            if names.is_empty() {
-                continue;
-            }
-            let none: [&str; 0] = [];
-            let answers = self.inner.run(&script::GATE_EXPIRY, &names, &none).await?;
-            let ends = decode::array(answers)?;
-            let is_endless = |end: &Value| decode::number(end) == Some(-1);
-            let of_these = names.iter().zip(&ends).filter(|(_, end)| is_endless(end));
-            endless.extend(of_these.map(|(name, _)| (*name).to_owned()));
-            left = left.saturating_sub(names.len());
-            if left == 0 {
-                break;
-            }
+    pub(crate) async fn examine(&self, names: &[Name]) -> Result<Vec<Finding>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(endless.iter().map(|name| endless_lock(name)).collect())
+        let keys: Vec<_> = names.iter().map(Name::as_str).collect();
+        let none: [&str; 0] = [];
+        let ends = decode::array(self.inner.run(&script::GATE_EXPIRY, &keys, &none).await?)?;
+        let is_endless = |end: &Value| decode::number(end) == Some(-1);
+        let endless = keys.iter().zip(&ends).filter(|(_, end)| is_endless(end));
+        Ok(endless.map(|(name, _)| endless_lock(name)).collect())
     }
 }
 
@@ -124,13 +107,7 @@ impl Gate for RedisGate {
         let (keys, args) = ([claim.key.name.as_str()], [kind, &owner, &lease_ms]);
         let response = self.inner.call(&script::GATE_TAKE, &Call::new(&keys, &args)).await;
         let response = response.map_err(|failed| failed.error)?;
-        if response.ambiguous > 0 {
-            // The first of two requests may arrive after the release: core has to know.
-            return Err(Error::retryable(
-                BACKEND,
-                "the connection broke in the middle of a request",
-            ));
-        }
+        answered_once(BACKEND, response.ambiguous)?;
         let answer = decode::array(response.value)?;
         match answer.as_slice() {
             [word] if decode::text(word) == Some("taken") => {
@@ -145,17 +122,7 @@ impl Gate for RedisGate {
     }
 
     async fn keep(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<GateRenewal, Error>>, Error> {
-        let groups: Vec<_> = claims.chunks(GATES_PER_CALL).collect();
-        let calls = join_all(groups.iter().map(|group| self.keep_group(group))).await;
-        let mut answers = Vec::with_capacity(claims.len());
-        for (group, call) in groups.iter().zip(calls) {
-            match call {
-                Ok(kept) if kept.len() == group.len() => answers.extend(kept),
-                Ok(_) => return Err(Error::permanent(BACKEND, "an answer of another length")),
-                Err(error) => answers.extend(group.iter().map(|_| Err(error.clone()))),
-            }
-        }
-        Ok(answers)
+        Ok(keep_in_groups(claims, GATES_PER_CALL, |group| self.keep_group(group)).await)
     }
 
     async fn give(&self, claim: &Arc<Claim>) -> Result<(), Error> {

@@ -1,19 +1,20 @@
 //! Exclusion beside programs that take PostgreSQL's advisory locks, with their own statements.
 
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkit_core::driver::{ClaimId, GateAttempt, GateRenewal, LockDriver};
+use lockkit_core::state::Severity;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
     Space,
 };
+use lockkit_lab::neighbours::{self, LEASE, NeighbourStorm, TakenFrom, late_answers};
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::{Kind, Proxy, Shared};
 use lockkit_sql::{PostgresDriver, ServerOptions, SqlNeighbours};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// A time that no test outlasts.
@@ -93,6 +94,17 @@ impl Neighbour {
             hashed(name)
         );
         assert_eq!(self.0.fetch_all(sqlx::raw_sql(AssertSqlSafe(end))).await.unwrap().len(), 1);
+    }
+
+    /// The same, if one of lockkit's has it.
+    async fn ends_sessions_of_lockkit(&mut self, name: &str) {
+        let end = format!(
+            "SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+             WHERE locktype = 'advisory' AND granted AND application_name = 'lockkit'
+             AND (classid::bigint << 32) | objid::bigint = {}",
+            hashed(name)
+        );
+        self.0.execute(sqlx::raw_sql(AssertSqlSafe(end))).await.unwrap();
     }
 }
 
@@ -265,59 +277,101 @@ async fn a_process_without_the_neighbours_of_its_namespace_is_refused() {
     assert!(wrong.to_string().contains("neighbours is one of advisory"), "{wrong}");
 }
 
-/// What all in a storm know of the lock.
-#[derive(Default)]
-struct Witness {
-    is_held: AtomicBool,
-    ours: AtomicU64,
-    theirs: AtomicU64,
-}
+const OURS: &str = "LOCKKIT_TEST_OURS";
+const URL: &str = "LOCKKIT_TEST_URL";
+const UNIQUE: &str = "LOCKKIT_TEST_UNIQUE";
 
-impl Witness {
-    async fn hold(&self, grants: &AtomicU64) {
-        assert!(!self.is_held.swap(true, SeqCst), "two hold");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        self.is_held.store(false, SeqCst);
-        grants.fetch_add(1, SeqCst);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_both_kinds_of_clients_has_one_holder_at_a_time() {
-    const LASTS: Duration = Duration::from_secs(8);
-    let scene = Scene::set().await;
-    let witness = Arc::new(Witness::default());
-    let (name, end) = (scene.name("hot"), Instant::now() + LASTS);
-    let mut tasks = JoinSet::new();
-    for _ in 0..2 {
-        let locks = scene.locks().await;
-        for _ in 0..3 {
-            let (witness, mutex) = (witness.clone(), locks.mutex(&name));
-            tasks.spawn(async move {
-                while Instant::now() < end {
-                    let guard = mutex.lock().await.unwrap();
-                    witness.hold(&witness.ours).await;
-                    guard.release().await.unwrap();
-                }
-            });
-        }
-    }
-    for _ in 0..3 {
-        let (witness, name, mut neighbour) =
-            (witness.clone(), name.clone(), scene.neighbour().await);
-        tasks.spawn(async move {
-            while Instant::now() < end {
-                neighbour.call("pg_advisory_lock", &hashed(&name)).await;
-                witness.hold(&witness.theirs).await;
-                neighbour.unlocks(&name).await;
-                tokio::time::sleep(Duration::from_millis(15)).await;
+/// The part of a client in a storm. By itself, a round.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_takes_and_gives_back() {
+    let mut scene = Scene::set().await;
+    let Ok(url) = std::env::var(URL) else {
+        let (locks, mut neighbour) = (scene.locks().await, scene.neighbour().await);
+        let name = scene.name("hot");
+        locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
+        return assert!(neighbour.tries(&name).await);
+    };
+    scene.unique = std::env::var(UNIQUE).unwrap();
+    let name = scene.name("hot");
+    if std::env::var_os(OURS).is_some() {
+        let settings = Settings::default().namespace(scene.name("storm")).ttl(LEASE);
+        let url = format!("{url}?neighbours=advisory&timeout=30s");
+        let driver = loop {
+            // Its first connections may be cut.
+            if let Ok(driver) = PostgresDriver::connect(&url).await {
+                break driver;
             }
-        });
+        };
+        let locks = LockManager::with(Arc::new(driver), settings.wait_ttl(LEASE)).unwrap();
+        neighbours::live(&locks, &name).await
     }
-    while let Some(done) = tasks.join_next().await {
-        done.unwrap();
+    let neighbour = tokio::sync::Mutex::new(scene.neighbour().await);
+    neighbours::live_beside(
+        None,
+        async || neighbour.lock().await.tries(&name).await,
+        async || neighbour.lock().await.unlocks(&name).await,
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_two_hold_at_once_in_a_storm() {
+    let scene = Scene::set().await;
+    let (mut admin, name) = (scene.neighbour().await, scene.name("hot"));
+    let proxy = Proxy::start(scene.server.addr(), Protocol::Postgres).await.unwrap();
+    let ours = scene.server.url_at(proxy.addr());
+    let start = |is_ours| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_child_takes_and_gives_back", "--nocapture"]);
+        command.env(UNIQUE, &scene.unique).env(Kind::Postgres.variable(), scene.server.url());
+        match is_ours {
+            true => command.env(OURS, "1").env(URL, &ours),
+            false => command.env(URL, scene.server.url()),
+        };
+        command
+    };
+    let mut storm = NeighbourStorm::new(&start);
+    let faults = async |fault| match fault {
+        0 => late_answers(&proxy).await,
+        // Of a client of lockkit that holds, or waits for its turn with others.
+        1 => {
+            admin.ends_sessions_of_lockkit(&name).await;
+            TakenFrom::Lockkit
+        }
+        _ => {
+            proxy.fault(Fault::Cut, When::Now);
+            TakenFrom::Lockkit
+        }
+    };
+    storm.rage(neighbours::storm_length(), 3, faults).await;
+    storm.judge("advisory");
+}
+
+/// What `lockkit doctor` calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_a_neighbour_whose_lock_has_no_lease_and_not_lockkits_own() {
+    let scene = Scene::set().await;
+    let (locks, other) = (scene.locks().await, scene.locks().await);
+    let (name, mut neighbour) = (scene.name("a"), scene.neighbour().await);
+    let guard = locks.mutex(scene.name("ours")).lock().await.unwrap();
+    assert!(neighbour.tries(&name).await);
+    let mutex = locks.mutex(&name);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    while locks.neighbour_wait(&name).is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let [ours, theirs] = [&witness.ours, &witness.theirs].map(|grants| grants.load(SeqCst));
-    println!("{ours} grants of lockkit, {theirs} of the neighbours");
-    assert!(ours > 0 && theirs > 0);
+    let pid: i32 = neighbour.0.fetch_one("SELECT pg_backend_pid()").await.unwrap().get(0);
+    let found = other.probe(&locks).await.unwrap();
+    let found: Vec<_> = found.iter().filter(|it| it.what.contains(&scene.unique)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].severity, Severity::Warning);
+    for part in [format!("{name:?}"), format!("session {pid}"), "no lease".to_owned()] {
+        assert!(found[0].what.contains(&part), "{found:?}");
+    }
+    assert!(found[0].advice.contains(&format!("pg_terminate_backend({pid})")), "{found:?}");
+    neighbour.unlocks(&name).await;
+    timeout(SOON, waiting).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    let found = other.probe(&locks).await.unwrap();
+    assert!(found.iter().all(|it| !it.what.contains(&scene.unique)), "{found:?}");
+    guard.release().await.unwrap();
 }

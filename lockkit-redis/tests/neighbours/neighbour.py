@@ -3,8 +3,8 @@
 neighbour.py STYLE PORT NAME hold MS        takes the lock, says `held`, and gives it back when its input
                                             ends; then says `released`, or `lost`
 neighbour.py STYLE PORT NAME try            says `held` or `busy`, and ends
-neighbour.py STYLE PORT NAME storm MS FILE  takes and gives back until it is killed, and writes to the file
-                                            when it held
+neighbour.py STYLE PORT NAME storm MS       takes and gives back until it is killed, and writes to the file
+                                            $LOCKKIT_NEIGHBOURS_FILE when it held
 
 STYLE: set-nx is redis-py's own `Lock`; redisson does what Redisson's `RLock` sends, with redis-py's
 connection. MS: its lease.
@@ -78,9 +78,9 @@ def say(word):
     print(word, flush=True)
 
 
-def storm(lock, lease, file):
+def storm(lock, lease):
     """Lines of `enter T UNTIL` and `leave T`, in ns of the machine's monotonic clock, and `wait NS`."""
-    out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    out = os.open(os.environ["LOCKKIT_NEIGHBOURS_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     wanted = time.monotonic_ns()
     while True:
         try:
@@ -115,4 +115,4 @@ if work == "hold":
 elif work == "try":
     say("held" if lock.acquire(blocking=False) else "busy")
 else:
-    storm(lock, lease, sys.argv[6])
+    storm(lock, lease)

@@ -25,7 +25,7 @@ use sqlx::{ConnectOptions, Executor};
 use crate::server::dialect::{
     Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, Row, StatementId,
 };
-use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
+use crate::server::{ServerDriver, ServerDurability, ShedLockTable, Tables, capabilities};
 use batch::UncontendedNames;
 pub use fence::TOKENS_TABLE;
 use packet::{InParts, Packet};
@@ -65,17 +65,19 @@ const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 /// variables have other names, or are missing, on one of the servers: a comment with `M!` is read by
 /// MariaDB alone (from a version on), one with `!80000` by MySQL alone.
 ///
+/// The time zone: that of ShedLock's sessions, which decides what they read in a TIMESTAMP. lockkit's tables have none.
+///
 /// The timeouts: an operation whose caller has given up must not wait on at the server, and act then.
 const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
     autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
     sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
-    sql_auto_is_null = 0 \
+    sql_auto_is_null = 0, time_zone = @@global.time_zone \
     /*M! , tx_isolation = 'READ-COMMITTED', tx_read_only = 0 */ \
     /*M!110602 , innodb_snapshot_isolation = 0 */ \
     /*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */";
 
 /// What each operation sends; see [`Statement`].
-const STATEMENTS: [(StatementId, &str); 22] = [
+const STATEMENTS: [(StatementId, &str); 26] = [
     (StatementId::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
     (StatementId::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
     (StatementId::Submit, "CALL lockkit_submit(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
@@ -94,13 +96,17 @@ const STATEMENTS: [(StatementId, &str); 22] = [
     ),
     (StatementId::Registers, include_str!("sql/page_of_registers.sql")),
     (StatementId::Namespaces, include_str!("sql/namespaces.sql")),
-    (StatementId::Counter, "SELECT counter FROM lockkit_counters WHERE namespace = ?1"),
+    (StatementId::Counter, "CALL lockkit_counter(?1, ?2)"),
     (StatementId::RaiseCounter, include_str!("sql/raise_counter.sql")),
     (StatementId::Health, include_str!("sql/health.sql")),
     (StatementId::Settings, include_str!("sql/settings.sql")),
     (StatementId::Run, include_str!("sql/run.sql")),
     (StatementId::Sweep, "CALL lockkit_sweep(?1, ?2, ?3, ?4, ?5)"),
     (StatementId::Standby, "SELECT CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')"),
+    (StatementId::GateTake, include_str!("sql/shedlock/take.sql")),
+    (StatementId::GateKeep, include_str!("sql/shedlock/keep.sql")),
+    (StatementId::GateGive, include_str!("sql/shedlock/give.sql")),
+    (StatementId::GateExamine, include_str!("sql/shedlock/examine.sql")),
 ];
 
 #[async_trait]
@@ -115,13 +121,17 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 8;
+    const VERSION: i64 = 9;
     const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
-    fn new(tables: &Tables, _: ServerDurability) -> Self {
+    fn new(tables: &Tables, _: ServerDurability, shedlock: &ShedLockTable) -> Self {
         let prefix = tables.0.clone();
-        let place = |text: &str| text.replace("lockkit_", &prefix).replace("{now}", NOW);
+        let place = |text: &str| {
+            let text = text.replace("lockkit_", &prefix).replace("{now}", NOW);
+            // Rounded down, as ShedLock has it: a lease that ends now has ended for it.
+            shedlock.fill(&text).replace("{utc}", "UTC_TIMESTAMP(3)")
+        };
         let statement = |text: &str| Statement::new(&place(text));
         Self {
             statements: STATEMENTS.map(|(id, text)| (id, statement(text))).into(),
@@ -155,6 +165,10 @@ impl Dialect for MySql {
 
     fn tables(&self) -> &str {
         &self.prefix
+    }
+
+    fn counters(&self) -> String {
+        format!("{}counters", self.prefix)
     }
 
     fn schema(&self) -> String {
@@ -210,6 +224,10 @@ impl Dialect for MySql {
             StatementId::Sweep => self.sweep(connection, args).await,
             StatementId::Load => self.load(connection, args).await,
             StatementId::Health => self.health(connection).await,
+            // Several statements in one message: these cannot be prepared.
+            StatementId::GateTake | StatementId::GateKeep | StatementId::GateGive => {
+                statement::plain(&self.statements[&id], args, connection).await
+            }
             _ => self.ask(connection, id, args).await,
         }
     }
@@ -223,6 +241,11 @@ impl Dialect for MySql {
             sqlx::Error::Configuration(cause) if cause.is::<InParts>() => ErrorClass::InParts,
             _ => judge(error),
         }
+    }
+
+    /// Collations ignore case and, the older ones, spaces at the end.
+    fn shedlock_name(name: &str) -> String {
+        name.trim_end_matches(' ').to_ascii_lowercase()
     }
 
     async fn listen(

@@ -26,6 +26,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/procedures/break.sql"),
     include_str!("sql/procedures/resize.sql"),
     include_str!("sql/procedures/write.sql"),
+    include_str!("sql/procedures/counter.sql"),
     include_str!("sql/procedures/sweep.sql"),
 );
 const END: &str = "--;";
@@ -184,7 +185,7 @@ mod tests {
     fn a_procedure_that_is_there_stays_and_the_version_comes_last() {
         let steps = steps("shop_");
         let procedures: Vec<_> = steps.iter().filter(|step| step.contains(MAKE)).collect();
-        assert_eq!(procedures.len(), 15);
+        assert_eq!(procedures.len(), 16);
         assert!(procedures.iter().all(|step| step.contains(MAKE_IF_MISSING)), "{procedures:?}");
         let last = steps.last().expect("there are steps");
         assert!(last.starts_with("INSERT INTO shop_meta"), "{last}");

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use lockkit_core::Claim;
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlRow, MySqlValueRef};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Decode, Row as _, TypeInfo, ValueRef};
+use sqlx::{AssertSqlSafe, Decode, Executor, Row as _, TypeInfo, ValueRef};
 
 use crate::rows::{columns, micros};
 use crate::server::dialect::{Arg, Row, Value, hex, without_header};
@@ -53,6 +53,30 @@ impl Statement {
         }
         Ok(query)
     }
+}
+
+/// Runs it as text. Bytes are ASCII, and compared by the collation of the column beside them.
+pub(super) async fn plain(
+    statement: &Statement,
+    args: &[Arg<'_>],
+    connection: &mut MySqlConnection,
+) -> Result<Vec<Row>, sqlx::Error> {
+    let mut words = statement.text.split('?');
+    let mut text = words.next().unwrap_or_default().to_owned();
+    for (at, word) in statement.order.iter().zip(words) {
+        let literal = |bytes: &&[u8]| format!("_ascii X'{}'", hex(bytes));
+        let literals: Vec<_> = match args.get(*at) {
+            Some(Arg::Int(number)) => vec![number.to_string()],
+            Some(Arg::Ints(numbers)) => numbers.iter().map(i64::to_string).collect(),
+            Some(Arg::Bytes(bytes)) => vec![literal(bytes)],
+            Some(Arg::Many(many)) => many.iter().map(literal).collect(),
+            _ => return Err(wrong_arguments()),
+        };
+        text.push_str(&literals.join(", "));
+        text.push_str(word);
+    }
+    let rows = connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(text))).await?;
+    rows.iter().map(read).collect()
 }
 
 /// Runs it for its rows. Reads the answer to its end: what a procedure does behind its rows may fail

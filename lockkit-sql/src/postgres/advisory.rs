@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{ClaimId, Gate, GateAttempt, GateRenewal};
+use lockkit_core::driver::{ClaimId, Gate, GateAttempt, GateRenewal, refuse_twins};
+use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Claim, Error, Name, Result};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{Connection, Row};
 use tokio::sync::Mutex;
 
@@ -30,6 +31,7 @@ const TAKE: &str = include_str!("sql/advisory/take.sql");
 const KEEP: &str = include_str!("sql/advisory/keep.sql");
 const GIVE: &str = include_str!("sql/advisory/give.sql");
 const KEYS: &str = include_str!("sql/advisory/keys.sql");
+const HOLDERS: &str = include_str!("sql/advisory/holders.sql");
 
 /// The advisory locks that this process has for its claims.
 #[derive(Debug)]
@@ -66,9 +68,11 @@ fn key_of(name: &Name) -> (Option<i64>, &str) {
 impl AdvisoryGate {
     /// Opens the session, so that what this cannot work with is refused at once.
     pub(super) async fn connect(options: &PgConnectOptions, timeout: Duration) -> Result<Self> {
-        let inner = AdvisoryInner { options: options.clone(), session: Mutex::default() };
+        // A pool's program may have called itself otherwise: `examine` knows lockkit's sessions by this.
+        let options = options.clone().application_name("lockkit");
+        let inner = AdvisoryInner { options, session: Mutex::default() };
         let gate = Self { inner: Arc::new(inner), timeout };
-        gate.finish(gate.inner.clone().open()).await?;
+        gate.finish(gate.inner.clone().ask(KEYS, Vec::new())).await?;
         Ok(gate)
     }
 
@@ -90,6 +94,12 @@ impl AdvisoryGate {
 
 #[async_trait]
 impl NeighbourGate for AdvisoryGate {
+    async fn examine(&self, names: &[Name]) -> Result<Vec<Finding>> {
+        let rows = self.finish(self.inner.clone().ask(HOLDERS, names.to_vec())).await?;
+        let findings = rows.iter().map(|row| held_without_lease(names, row).map_err(into_error));
+        findings.collect()
+    }
+
     async fn close(&self) {
         let _ = self.finish(self.inner.clone().close()).await;
     }
@@ -98,20 +108,9 @@ impl NeighbourGate for AdvisoryGate {
 #[async_trait]
 impl Gate for AdvisoryGate {
     async fn check_distinct(&self, names: &[Name]) -> Result<()> {
-        let keys = self.finish(self.inner.clone().keys(names.to_vec())).await?;
-        let mut seen = HashMap::new();
-        for (name, key) in names.iter().zip(keys) {
-            match seen.insert(key, name) {
-                Some(other) if other != name => {
-                    return Err(Error::Config(format!(
-                        "{other:?} and {name:?} are one advisory lock ({key}), so a lock on both would wait \
-                         for itself: rename one of them"
-                    )));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        let rows = self.finish(self.inner.clone().ask(KEYS, names.to_vec())).await?;
+        let keys = rows.iter().map(|row| row.try_get::<i64, _>(0).map_err(into_error));
+        refuse_twins(names, keys.collect::<Result<Vec<_>>>()?, "advisory lock")
     }
 
     async fn take(&self, claim: &Arc<Claim>) -> Result<GateAttempt> {
@@ -130,10 +129,15 @@ impl Gate for AdvisoryGate {
 }
 
 impl AdvisoryInner {
-    async fn open(self: Arc<Self>) -> Result<()> {
-        let mut slot = self.session.lock().await;
-        *slot = Some(self.new_session().await?);
-        Ok(())
+    /// The session that there is, or a new one.
+    async fn session<'a>(
+        &self,
+        slot: &'a mut Option<AdvisorySession>,
+    ) -> Result<&'a mut AdvisorySession> {
+        if slot.is_none() {
+            *slot = Some(self.new_session().await?);
+        }
+        slot.as_mut().ok_or(Error::Closed)
     }
 
     /// One that the server has ended meanwhile is replaced: all that it had is gone.
@@ -145,8 +149,7 @@ impl AdvisoryInner {
                 answer => return answer.map_err(into_error),
             }
         }
-        let session = slot.insert(self.new_session().await?);
-        let answer = in_time(session.take(&claim)).await;
+        let answer = in_time(self.session(&mut slot).await?.take(&claim)).await;
         answered(&mut slot, answer)
     }
 
@@ -178,15 +181,9 @@ impl AdvisoryInner {
         }
     }
 
-    async fn keys(self: Arc<Self>, names: Vec<Name>) -> Result<Vec<i64>> {
+    async fn ask(self: Arc<Self>, about: &'static str, names: Vec<Name>) -> Result<Vec<PgRow>> {
         let mut slot = self.session.lock().await;
-        if slot.is_none() {
-            *slot = Some(self.new_session().await?);
-        }
-        let answer = match &mut *slot {
-            Some(session) => in_time(session.keys(&names)).await,
-            None => Ok(Vec::new()),
-        };
+        let answer = in_time(self.session(&mut slot).await?.ask(about, &names)).await;
         answered(&mut slot, answer)
     }
 
@@ -274,12 +271,30 @@ impl AdvisorySession {
         Ok(())
     }
 
-    async fn keys(&mut self, names: &[Name]) -> QueryResult<Vec<i64>> {
+    async fn ask(&mut self, about: &'static str, names: &[Name]) -> QueryResult<Vec<PgRow>> {
         let (numbers, texts): (Vec<_>, Vec<_>) = names.iter().map(key_of).unzip();
-        let keys = sqlx::query(KEYS).bind(numbers).bind(texts);
-        let rows = keys.fetch_all(&mut self.connection).await?;
-        rows.iter().map(|row| row.try_get(0)).collect()
+        sqlx::query(about).bind(numbers).bind(texts).fetch_all(&mut self.connection).await
     }
+}
+
+/// A row of [`HOLDERS`].
+fn held_without_lease(names: &[Name], row: &PgRow) -> QueryResult<Finding> {
+    let at = usize::try_from(row.try_get::<i64, _>(0)? - 1).ok();
+    let name = at.and_then(|at| names.get(at)).map_or("", Name::as_str);
+    let (pid, program): (i32, Option<String>) = (row.try_get(1)?, row.try_get(2)?);
+    let (program, since) = (program.unwrap_or_default(), row.try_get::<Option<i64>, _>(3)?);
+    let idle = since.map_or(String::new(), |seconds| format!(", unchanged for {seconds} s"));
+    Ok(Finding::new(
+        Severity::Warning,
+        format!(
+            "the advisory lock of {name:?} has no lease: session {pid} ({program:?}{idle}) has it until it ends, and \
+             where its program is cut off, until TCP gives up"
+        ),
+        format!(
+            "let the server notice sooner (tcp_keepalives_idle); SELECT pg_terminate_backend({pid}) once the program \
+             is gone"
+        ),
+    ))
 }
 
 /// The answer of a request; none within its time means that the session is lost.

@@ -26,7 +26,7 @@ use crate::server::dialect::{
     Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, NeighbourGate, Row,
     StatementId, Value, without_header,
 };
-use crate::server::{ServerDriver, ServerDurability, SqlNeighbours, Tables, capabilities};
+use crate::server::{ServerDriver, ServerDurability, ShedLockTable, Tables, capabilities};
 use advisory::AdvisoryGate;
 
 pub use fence::TOKENS_TABLE;
@@ -86,11 +86,13 @@ impl Dialect for Postgres {
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
-    fn new(tables: &Tables, durability: ServerDurability) -> Self {
+    fn new(tables: &Tables, durability: ServerDurability, shedlock: &ShedLockTable) -> Self {
         let schema = tables.0.clone();
         let place = format!("\"{schema}\".lockkit_");
-        let statements = FUNCTIONS
-            .map(|(id, name, args)| (id, Arc::from(statement(&place, durability, id, name, args))));
+        let statements = FUNCTIONS.map(|(id, name, args)| {
+            let text = statement(&place, durability, id, name, args);
+            (id, Arc::from(shedlock.fill(&text).replace("{utc}", UTC)))
+        });
         let statements = HashMap::from(statements);
         let telling: String = without_header(include_str!("sql/evidence.sql"));
         let telling = telling.replace("{renewal}", &statements[&StatementId::Renew]).into();
@@ -107,6 +109,10 @@ impl Dialect for Postgres {
 
     fn tables(&self) -> &str {
         &self.schema
+    }
+
+    fn counters(&self) -> String {
+        format!("{}.lockkit_counters", self.schema)
     }
 
     fn schema(&self) -> String {
@@ -214,15 +220,16 @@ impl Dialect for Postgres {
         listen::listen(options, channel, on_message, commands).await
     }
 
-    async fn neighbours(
+    async fn advisory(
         &self,
-        neighbours: SqlNeighbours,
         options: &PgConnectOptions,
         timeout: Duration,
     ) -> Result<Box<dyn NeighbourGate>> {
-        match neighbours {
-            SqlNeighbours::Advisory => Ok(Box::new(AdvisoryGate::connect(options, timeout).await?)),
-        }
+        Ok(Box::new(AdvisoryGate::connect(options, timeout).await?))
+    }
+
+    fn shedlock_name(name: &str) -> String {
+        name.to_owned()
     }
 
     /// The server says in words what a right is missing for. In another language than English they are
@@ -319,7 +326,7 @@ fn judge(error: &sqlx::Error) -> ErrorClass {
 
 /// What each operation calls, and with how many arguments. An operation without a function has a statement of its
 /// own.
-const FUNCTIONS: [(StatementId, &str, usize); 23] = [
+const FUNCTIONS: [(StatementId, &str, usize); 27] = [
     (StatementId::Acquire, "acquire_packed", 12),
     (StatementId::Release, "release_packed", 5),
     (StatementId::Submit, "submit", 12),
@@ -343,7 +350,14 @@ const FUNCTIONS: [(StatementId, &str, usize); 23] = [
     (StatementId::Sweep, "sweep", 1),
     (StatementId::Notify, "", 1),
     (StatementId::Standby, "", 0),
+    (StatementId::GateTake, "", 3),
+    (StatementId::GateKeep, "", 3),
+    (StatementId::GateGive, "", 2),
+    (StatementId::GateExamine, "", 0),
 ];
+
+/// The time in ShedLock's table: now, not when the transaction began.
+const UTC: &str = "timezone('utc', clock_timestamp())";
 
 /// What stands before a statement that is sent as text, in the same message and so in the same transaction:
 /// connections to the server itself have it as settings. Behind a pooler a setting of the connection
@@ -380,6 +394,10 @@ fn statement(
             "SELECT (pg_notify(convert_from($1, 'UTF8'), 'self') IS NOT NULL)::int::bigint"
         }
         StatementId::Standby => "SELECT pg_is_in_recovery()::int::bigint",
+        StatementId::GateTake => include_str!("sql/shedlock/take.sql"),
+        StatementId::GateKeep => include_str!("sql/shedlock/keep.sql"),
+        StatementId::GateGive => include_str!("sql/shedlock/give.sql"),
+        StatementId::GateExamine => include_str!("sql/shedlock/examine.sql"),
         StatementId::Renew | StatementId::Submit | StatementId::Pass if is_needed => {
             "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }
@@ -427,7 +445,7 @@ mod tests {
     use super::*;
 
     fn dialect(durability: ServerDurability) -> Postgres {
-        Postgres::new(&Tables("shop".into()), durability)
+        Postgres::new(&Tables("shop".into()), durability, &ShedLockTable::default())
     }
 
     #[test]

@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::Gate;
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Claim, Error, Key, Mode, Result};
+use lockkit_core::state::Finding;
+use lockkit_core::{Capabilities, Claim, Error, Key, Mode, Name, Result};
 use sqlx::{ConnectOptions, Connection, Database};
 
-use super::options::{ServerDurability, SqlNeighbours, Tables};
+use super::options::{ServerDurability, ShedLockTable, Tables};
 use crate::rows::{columns, micros};
 use crate::waiters::ClaimTag;
 
@@ -47,11 +48,14 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether waiters are notified ([`Dialect::listen`]); otherwise they poll.
     const PUSHES: bool;
 
-    /// The statements, with the tables where `tables` says.
-    fn new(tables: &Tables, durability: ServerDurability) -> Self;
+    /// The statements, with the tables where `tables` and `shedlock` say.
+    fn new(tables: &Tables, durability: ServerDurability, shedlock: &ShedLockTable) -> Self;
 
     /// Where the tables are: what [`new`](Self::new) was told.
     fn tables(&self) -> &str;
+
+    /// The table of what [`StatementId::Counter`] reads.
+    fn counters(&self) -> String;
 
     /// Reads a URL without lockkit's options. The error does not contain the password.
     fn parse(url: &str) -> Result<OptionsOf<Self>>;
@@ -98,18 +102,19 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         commands: &dyn CommandConnections,
     ) -> Result<(), sqlx::Error>;
 
-    /// The gate by which these neighbours are excluded, of a server that has what that needs; refuses others.
-    /// No operation of it takes longer than `timeout`.
-    async fn neighbours(
+    /// The gate of advisory locks, of a server that has what that needs. No operation of it takes longer than
+    /// `timeout`.
+    async fn advisory(
         &self,
-        neighbours: SqlNeighbours,
         options: &OptionsOf<Self>,
         timeout: Duration,
     ) -> Result<Box<dyn NeighbourGate>> {
         let _ = (options, timeout);
-        let (backend, neighbours) = (Self::BACKEND, neighbours.as_str());
-        Err(Error::Config(format!("neighbours={neighbours} is not for {backend}")))
+        Err(Error::Config(format!("neighbours=advisory is not for {}", Self::BACKEND)))
     }
+
+    /// What the server takes for one name in ShedLock's table.
+    fn shedlock_name(name: &str) -> String;
 
     /// The statement that gives a user the right for want of which there was this error, where that is
     /// known.
@@ -122,6 +127,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 /// A gate with what it has open at the server.
 #[async_trait]
 pub trait NeighbourGate: Gate {
+    /// What other programs have of the locks of these names.
+    async fn examine(&self, names: &[Name]) -> Result<Vec<Finding>>;
+
     /// Gives up all at the server.
     async fn close(&self);
 }
@@ -234,6 +242,16 @@ pub enum StatementId {
     /// No argument. One row: `n` 1 when the server as a whole takes no writes, 0 when others than this login
     /// may write.
     Standby,
+    /// `b` name, `b` owner, `n` lease: takes the row of ShedLock's table. One row: `n` 1 when it is this owner's, `n`
+    /// what is left of its lease. No row: it was removed meanwhile.
+    GateTake,
+    /// `b[]` names, `b[]` their owners, `n[]` leases. Rows: `n` index from 0 of each row that is still its owner's.
+    GateKeep,
+    /// `b` name, `b` owner. No row.
+    GateGive,
+    /// No argument. Rows: `n` what is wrong (0 a column that cannot be used, 1 a row that begins in the future, 2 one
+    /// whose lease is very long), `b` column or name, `n` how many seconds.
+    GateExamine,
 }
 
 impl StatementId {
@@ -252,7 +270,15 @@ impl StatementId {
                 | Self::Write
                 | Self::RaiseCounter
                 | Self::Sweep
+                | Self::GateTake
+                | Self::GateKeep
+                | Self::GateGive
         )
+    }
+
+    /// Whether its table is ShedLock's, which lockkit does not make.
+    pub(crate) fn is_of_gate(self) -> bool {
+        matches!(self, Self::GateTake | Self::GateKeep | Self::GateGive | Self::GateExamine)
     }
 }
 

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use lockkit_core::driver::{
     Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Gate, Grant,
     LeaseStart, LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit, check_neighbours,
+    names_in_use,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
+use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
 
 use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
-use super::{ServerDriver, SqlServerInner};
+use super::{GateOf, ServerDriver, SqlServerInner};
 use crate::rows::{break_record, check_raise, columns, from_micros, micros, token_of};
 use crate::waiters::PolledState;
 
@@ -31,7 +32,10 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     fn gate(&self) -> Option<&dyn Gate> {
-        self.inner.neighbours.as_ref().map(|(_, gate)| &**gate as &dyn Gate)
+        self.inner.neighbours.as_ref().map(|(_, gate)| match gate {
+            GateOf::Session(gate) => &**gate as &dyn Gate,
+            GateOf::Rows => self,
+        })
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
@@ -152,15 +156,15 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
-        let own = self.inner.neighbours.as_ref().map(|(which, _)| which.as_str());
+        let own = self.inner.neighbours.as_ref().map(|(setting, _)| setting.as_str());
         let neighbours = own.map_or(Arg::Null, |own| Arg::Bytes(own.as_bytes()));
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), neighbours];
         let row = self.inner.call(StatementId::Counter, &args).await?.rows.into_iter().next();
         let row = row.unwrap_or_default();
         let stored = row.bytes(1).map(String::from_utf8_lossy);
         let place = format!(
-            "it: UPDATE {}.lockkit_counters SET neighbours = NULL WHERE namespace = '{}'",
-            self.inner.dialect.tables(),
+            "it: UPDATE {} SET neighbours = NULL WHERE namespace = '{}'",
+            self.inner.dialect.counters(),
             namespace.as_str().replace('\'', "''")
         );
         check_neighbours(namespace, own, stored.as_deref(), &place)?;
@@ -194,6 +198,16 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 
     async fn health(&self) -> Result<Health> {
         self.inner.health().await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        match &self.inner.neighbours {
+            None => Ok(Vec::new()),
+            Some((_, GateOf::Session(gate))) => {
+                gate.examine(&names_in_use(self, 1000).await?).await
+            }
+            Some((_, GateOf::Rows)) => self.inner.examine_shedlock().await,
+        }
     }
 
     async fn close(&self) {

@@ -11,6 +11,7 @@ mod polling;
 mod pool;
 mod registers;
 mod request;
+mod shedlock;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 
 use dialect::{Dialect, NeighbourGate, StatementId};
 use options::is_plain;
-pub use options::{ServerDurability, ServerOptions, SqlNeighbours, Tables};
+pub use options::{ServerDurability, ServerOptions, ShedLockTable, SqlNeighbours, Tables};
 use pool::Connections;
 
 use crate::rows::other_version;
@@ -79,7 +80,15 @@ pub(crate) struct SqlServerInner<D: Dialect> {
     others: Semaphore,
     /// When a batch would last have waited as a whole.
     blocked_at: Mutex<Option<Instant>>,
-    neighbours: Option<(SqlNeighbours, Box<dyn NeighbourGate>)>,
+    /// What the namespaces share their locks with, and how those are excluded.
+    neighbours: Option<(String, GateOf)>,
+}
+
+/// Where a gate is.
+enum GateOf {
+    Session(Box<dyn NeighbourGate>),
+    /// In ShedLock's table: the driver itself is the gate.
+    Rows,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
@@ -144,7 +153,8 @@ impl<D: Dialect> ServerDriver<D> {
             let rule = format!("{named} is made of a-z, 0-9 and _, 40 at most");
             return Err(Error::Config(rule));
         }
-        Ok(D::new(&tables, options.durability))
+        options.setting()?;
+        Ok(D::new(&tables, options.durability, &options.shedlock))
     }
 
     async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self> {
@@ -158,14 +168,15 @@ impl<D: Dialect> ServerDriver<D> {
         let others = most.saturating_sub(1).max(1);
         capabilities.batches.at_once = capabilities.batches.at_once.min(others);
         let dialect = Self::dialect(&options)?;
-        let neighbours = match options.neighbours {
+        let gate = match options.neighbours {
             None => None,
-            Some(which) => {
-                let connecting = connections.options();
-                let gate = dialect.neighbours(which, &connecting, options.timeout).await?;
-                Some((which, gate))
+            Some(SqlNeighbours::ShedLock) => Some(GateOf::Rows),
+            Some(SqlNeighbours::Advisory) => {
+                let gate = dialect.advisory(&connections.options(), options.timeout).await?;
+                Some(GateOf::Session(gate))
             }
         };
+        let neighbours = options.setting()?.zip(gate);
         let inner = SqlServerInner {
             dialect,
             connections,
@@ -213,7 +224,10 @@ impl<D: Dialect> ServerDriver<D> {
                     if row.int(2) == Some(1) {
                         self.inner.sweep().await;
                     }
-                    return Ok(());
+                    return match &self.inner.neighbours {
+                        Some((_, GateOf::Rows)) => self.inner.check_shedlock().await,
+                        _ => Ok(()),
+                    };
                 }
                 Some(version) => {
                     let place = self.inner.dialect.tables();
@@ -229,7 +243,7 @@ impl<D: Dialect> ServerDriver<D> {
 impl<D: Dialect> SqlServerInner<D> {
     async fn close(&self) {
         self.waiters.claims.close();
-        if let Some((_, gate)) = &self.neighbours {
+        if let Some((_, GateOf::Session(gate))) = &self.neighbours {
             gate.close().await;
         }
         self.connections.close().await;

@@ -25,13 +25,48 @@ pub enum SqlNeighbours {
     /// PostgreSQL 14 and later: the advisory lock that `pg_advisory_lock(hashtext(name))` takes, or for a name
     /// of digits, the one of that number. One more connection a process, to the server itself.
     Advisory,
+    /// PostgreSQL, MySQL and MariaDB: the row that [ShedLock](https://github.com/lukas-krecan/ShedLock) has of a
+    /// lock, where all its lock providers have `usingDbTime()`. See [`ServerOptions::shedlock_table`].
+    ShedLock,
 }
 
-impl SqlNeighbours {
-    /// As in the URL.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Advisory => "advisory",
+/// Where ShedLock's rows are: its table, and the columns with name, end, beginning and owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShedLockTable {
+    pub(crate) table: String,
+    pub(crate) columns: [String; 4],
+}
+
+impl Default for ShedLockTable {
+    fn default() -> Self {
+        let columns = ["name", "lock_until", "locked_at", "locked_by"];
+        Self { table: "shedlock".to_owned(), columns: columns.map(str::to_owned) }
+    }
+}
+
+impl ShedLockTable {
+    /// A statement with its names in place of `{shedlock}` and the columns' default names in braces.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        let columns = Self::default().columns.map(|column| format!("{{{column}}}"));
+        let text = text.replace("{shedlock}", &self.table);
+        columns.iter().zip(&self.columns).fold(text, |text, (is, to)| text.replace(is, to))
+    }
+
+    /// Names stand in statements without quotes, as in those of ShedLock.
+    fn check(&self) -> Result<()> {
+        let is_name = |name: &str| {
+            let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            !name.starts_with(|c: char| c.is_ascii_digit())
+                && (1..=64).contains(&name.len())
+                && name.bytes().all(is_word)
+        };
+        match self.table.splitn(2, '.').chain(self.columns.iter().map(String::as_str)).all(is_name)
+        {
+            true => Ok(()),
+            false => Err(Error::config(
+                "shedlock_table is a table, or `schema.table`, and shedlock_columns are the four columns with \
+                 name, end, beginning and owner, made of letters, digits and _",
+            )),
         }
     }
 }
@@ -58,6 +93,7 @@ pub struct ServerOptions {
     pub(crate) durability: ServerDurability,
     pub(crate) tables: Option<Tables>,
     pub(crate) neighbours: Option<SqlNeighbours>,
+    pub(crate) shedlock: ShedLockTable,
 }
 
 impl Default for ServerOptions {
@@ -69,6 +105,7 @@ impl Default for ServerOptions {
             durability: ServerDurability::Full,
             tables: None,
             neighbours: None,
+            shedlock: ShedLockTable::default(),
         }
     }
 }
@@ -106,11 +143,47 @@ impl ServerOptions {
     }
 
     /// The locks of other libraries that exclusive locks exclude and are excluded by, for all processes of a
-    /// namespace; none unless set. (`?neighbours=advisory`)
+    /// namespace; none unless set. (`?neighbours=advisory` or `shedlock`)
     #[must_use]
     pub fn neighbours(mut self, neighbours: SqlNeighbours) -> Self {
         self.neighbours = Some(neighbours);
         self
+    }
+
+    /// ShedLock's table, `shedlock` unless set; `schema.table` for one elsewhere. lockkit never makes it.
+    /// (`?shedlock_table=jobs.shedlock`)
+    #[must_use]
+    pub fn shedlock_table(mut self, table: impl Into<String>) -> Self {
+        self.shedlock.table = table.into();
+        self
+    }
+
+    /// Its columns with name, end, beginning and owner of a lock, in this order.
+    /// (`?shedlock_columns=name,lock_until,locked_at,locked_by`)
+    #[must_use]
+    pub fn shedlock_columns(mut self, columns: [&str; 4]) -> Self {
+        self.shedlock.columns = columns.map(str::to_owned);
+        self
+    }
+
+    /// The neighbours as a namespace remembers them: what stands behind `neighbours=` in a URL.
+    pub(crate) fn setting(&self) -> Result<Option<String>> {
+        let (ours, default) = (&self.shedlock, ShedLockTable::default());
+        let Some(SqlNeighbours::ShedLock) = self.neighbours else {
+            return match *ours == default {
+                true => Ok(self.neighbours.map(|_| "advisory".to_owned())),
+                false => Err(Error::config("ShedLock's table is for `neighbours=shedlock`")),
+            };
+        };
+        ours.check()?;
+        let mut setting = "shedlock".to_owned();
+        if ours.table != default.table {
+            setting.push_str(&format!("&shedlock_table={}", ours.table));
+        }
+        if ours.columns != default.columns {
+            setting.push_str(&format!("&shedlock_columns={}", ours.columns.join(",")));
+        }
+        Ok(Some(setting))
     }
 
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
@@ -127,8 +200,16 @@ impl ServerOptions {
                 }
                 "tables" => self = self.tables(option.value),
                 "neighbours" => {
-                    let advisory = SqlNeighbours::Advisory;
-                    self.neighbours = Some(option.choice(&[(advisory.as_str(), advisory)])?);
+                    let (advisory, shedlock) = (SqlNeighbours::Advisory, SqlNeighbours::ShedLock);
+                    let known = [("advisory", advisory), ("shedlock", shedlock)];
+                    self.neighbours = Some(option.choice(&known)?);
+                }
+                "shedlock_table" => self = self.shedlock_table(option.value),
+                "shedlock_columns" => {
+                    let columns: Vec<_> = option.value.split(',').collect();
+                    let four = <[&str; 4]>::try_from(columns);
+                    let wrong = |_| Error::config("shedlock_columns are four, with commas between");
+                    self = self.shedlock_columns(four.map_err(wrong)?);
                 }
                 _ => others.push(option),
             }
@@ -164,6 +245,34 @@ mod tests {
         {
             let url = format!("mysql://h/db?{bad}");
             assert!(ServerOptions::default().parse(&url).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_remembers_its_neighbours_as_a_url_has_them() {
+        let setting = |query: &str| {
+            let url = format!("postgres://h/db?{query}");
+            ServerOptions::default().parse(&url).and_then(|(options, _)| options.setting())
+        };
+        assert_eq!(setting("timeout=3s").unwrap(), None);
+        for query in [
+            "advisory",
+            "shedlock",
+            "shedlock&shedlock_table=jobs.Locks_2",
+            "shedlock&shedlock_table=l&shedlock_columns=NAME,until,since,owner",
+        ] {
+            assert_eq!(setting(&format!("neighbours={query}")).unwrap().unwrap(), query);
+        }
+        for bad in [
+            "shedlock_table=l",
+            "neighbours=advisory&shedlock_table=l",
+            "neighbours=shedlock&shedlock_table=a.b.c",
+            "neighbours=shedlock&shedlock_table=a-b",
+            "neighbours=shedlock&shedlock_table=",
+            "neighbours=shedlock&shedlock_columns=a,b,c",
+            "neighbours=shedlock&shedlock_columns=a,b,c,1d",
+        ] {
+            assert!(setting(bad).is_err(), "{bad}");
         }
     }
 

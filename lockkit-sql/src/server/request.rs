@@ -146,7 +146,10 @@ impl<D: Dialect> SqlServerInner<D> {
             let failed = |error| BatchError::refused(error).after(tries.ambiguous);
             match self.dialect.class(&error) {
                 // Other operations wait for the connection: core submits these again, each by itself.
-                ErrorClass::Blocked if matches!(arguments, Arguments::Batch(..)) => {
+                ErrorClass::Blocked
+                    if matches!(arguments, Arguments::Batch(..))
+                        || matches!(id, StatementId::GateTake | StatementId::GateKeep) =>
+                {
                     let mut blocked = failed(Error::retryable(D::BACKEND, error));
                     blocked.would_block = true;
                     return Err(blocked);
@@ -170,6 +173,12 @@ impl<D: Dialect> SqlServerInner<D> {
                     last = Some(error);
                     continue;
                 }
+                ErrorClass::NoTables | ErrorClass::Forbidden if id.is_of_gate() => {
+                    return Err(failed(Error::Config(format!(
+                        "neighbours=shedlock needs ShedLock's table, as its documentation has it, and the rights \
+                         SELECT, INSERT and UPDATE on it; lockkit does not make it: {error}"
+                    ))));
+                }
                 ErrorClass::NoTables if attempt < 3 => {
                     let installed = timeout_at(until, self.install()).await;
                     installed.map_err(|_| failed(self.late(None)))?.map_err(failed)?;
@@ -185,7 +194,11 @@ impl<D: Dialect> SqlServerInner<D> {
                     let error = Writes::refused(D::BACKEND, role, error);
                     return Err(failed(match id {
                         // A claim that holds or is in its queue is kept by asking again.
-                        StatementId::Renew | StatementId::Release | StatementId::Amend => error,
+                        StatementId::Renew
+                        | StatementId::Release
+                        | StatementId::Amend
+                        | StatementId::GateKeep
+                        | StatementId::GateGive => error,
                         _ => self.writes.judge(error),
                     }));
                 }
@@ -214,7 +227,7 @@ impl<D: Dialect> SqlServerInner<D> {
     ) -> Result<(Vec<Row>, Moment), RequestError> {
         // One connection is always left for renewals.
         let _place = match id {
-            StatementId::Renew => None,
+            StatementId::Renew | StatementId::GateKeep => None,
             _ => self.others.acquire().await.ok(),
         };
         let lease = self.connections.get(&self.dialect).await;

@@ -101,7 +101,8 @@ CREATE TABLE IF NOT EXISTS lockkit_registers (
 --;
 CREATE TABLE IF NOT EXISTS lockkit_counters (
   namespace VARBINARY(128) NOT NULL PRIMARY KEY,
-  counter      BIGINT         NOT NULL
+  counter      BIGINT         NOT NULL,
+  neighbours   VARBINARY(512)        -- with which its locks are shared: `?neighbours=` of its processes
 ) ENGINE=InnoDB
 --;
 -- For people: who holds, who waits, for how many more seconds without a renewal.
