@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit_core::Result;
 use lockkit_core::driver::{join_query, split_query};
+use lockkit_core::{Error, Result};
 
 /// What waits for the server's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
