@@ -178,7 +178,7 @@ struct Excuse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenFrom {
     /// From none.
-    Nobody,
+    NoClient,
     /// From one of lockkit's.
     Lockkit,
     /// From any.
@@ -202,7 +202,7 @@ impl std::fmt::Debug for NeighbourStorm<'_> {
 }
 
 impl<'a> NeighbourStorm<'a> {
-    /// `start` makes the program of a client, of lockkit's if it is told so.
+    /// `start` makes the program of a client, of lockkit's if asked.
     ///
     /// # Panics
     ///
@@ -353,7 +353,7 @@ fn overlaps(held: &[Held], excused: &[Excuse]) -> Vec<(Held, Held)> {
     let mut held = held.to_vec();
     for one in &mut held {
         let excuses = excused.iter().filter(|it| match it.taken_from {
-            TakenFrom::Nobody => false,
+            TakenFrom::NoClient => false,
             TakenFrom::Lockkit => one.side.starts_with("lockkit"),
             TakenFrom::Anybody => true,
         });
@@ -389,7 +389,7 @@ pub async fn late_answers(proxy: &Proxy) -> TakenFrom {
     proxy.latencies(Duration::ZERO, LEASE + Duration::from_millis(100));
     tokio::time::sleep(2 * LEASE).await;
     proxy.latencies(Duration::ZERO, Duration::ZERO);
-    TakenFrom::Nobody
+    TakenFrom::NoClient
 }
 
 /// How long a storm is to be: a moment in the tests, `LOCKKIT_STORM_SECONDS=60` for a minute.
@@ -417,7 +417,7 @@ mod tests {
         let theirs = [held("neighbour-1", 10, 50), held("lockkit-2", 20, 30)];
         assert_eq!(overlaps(&theirs, &[excuse(15, 16, ours)]).len(), 1, "it took nothing of that");
         assert!(overlaps(&theirs, &[excuse(15, 16, any)]).is_empty());
-        assert_eq!(overlaps(&theirs, &[excuse(15, 16, TakenFrom::Nobody)]).len(), 1);
+        assert_eq!(overlaps(&theirs, &[excuse(15, 16, TakenFrom::NoClient)]).len(), 1);
         let in_a_row = [held("a-1", 10, 50), held("a-2", 20, 30), held("a-3", 40, 45)];
         assert_eq!(overlaps(&in_a_row, &[]).len(), 2);
     }

@@ -62,7 +62,7 @@ async fn no_two_hold_at_once_in_a_storm_with_pypi() {
             0 => late_answers(&proxy).await,
             1 => {
                 place.ask(&kill).await;
-                TakenFrom::Nobody
+                TakenFrom::NoClient
             }
             _ => {
                 place.ask(&["DEL", &place.name]).await;

@@ -72,7 +72,7 @@ async fn rages_on(kind: Kind) {
         0 => late_answers(&proxy).await,
         1 => {
             proxy.fault(Fault::Cut, When::Now);
-            TakenFrom::Nobody
+            TakenFrom::NoClient
         }
         _ => {
             scene.sql("UPDATE shedlock SET lock_until = '2020-02-02 02:02:02'").await;

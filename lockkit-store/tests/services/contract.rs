@@ -133,13 +133,12 @@ pub(crate) async fn the_probe_convicts(open: impl Fn(&str) -> Arc<dyn Store>) {
     }
 }
 
+/// A fault, and which answers to a write are right under it.
+pub(crate) type Refusal = (S3Faults, fn(&PutOutcome) -> bool);
+
 /// Under each of these faults nothing is carried out, and the answer is the right one; what is carried out while
 /// its answer is lost is unknown.
-pub(crate) async fn writes_meet_faults(
-    server: &S3Server,
-    store: &dyn Store,
-    refusals: &[(S3Faults, fn(&PutOutcome) -> bool)],
-) {
+pub(crate) async fn writes_meet_faults(server: &S3Server, store: &dyn Store, refusals: &[Refusal]) {
     let version = stored(store, "l/1", "one").await;
     let set = |faults: &S3Faults| server.set_faults(faults).expect("it answers");
     for (key, expected) in [("l/2", None), ("l/1", Some(&version))] {

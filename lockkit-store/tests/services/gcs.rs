@@ -109,7 +109,7 @@ async fn a_429_was_not_carried_out_and_other_refusals_are_unknown_or_conflicts()
         }
         _ => false,
     };
-    let refusals: [(_, fn(&PutOutcome) -> bool); 3] = [
+    let refusals: [contract::Refusal; 3] = [
         (S3Faults { throttled: 1.0, ..S3Faults::default() }, is_throttled),
         (S3Faults { slow_down: 1.0, ..S3Faults::default() }, |it| {
             matches!(it, PutOutcome::Unknown(_))

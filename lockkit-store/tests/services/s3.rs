@@ -84,7 +84,7 @@ async fn a_bucket_that_is_deleted_is_no_conflict() {
 #[tokio::test]
 async fn what_is_no_answer_of_the_store_is_unknown_and_a_409_is_a_conflict() {
     let server = server();
-    let refusals: [(_, fn(&PutOutcome) -> bool); 2] = [
+    let refusals: [contract::Refusal; 2] = [
         (S3Faults { slow_down: 1.0, ..S3Faults::default() }, |it| {
             matches!(it, PutOutcome::Unknown(_))
         }),
