@@ -306,6 +306,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard)
         if ambiguous == 0 && left_lease(&registry, &claim, until).await {
             return;
         }
+        registry.renew_released(&claim).await;
         sleep_until(&*registry.clock, until).await;
     }
     let (mut round, mut failed) = (0, false);

@@ -67,6 +67,15 @@ impl Registry {
         answer
     }
 
+    /// Renews a claim that stays held until its least hold is over: its lease counts from a request that was
+    /// sent before the grant was known, and would end sooner.
+    pub(crate) async fn renew_released(&self, claim: &Arc<Claim>) {
+        let renewal = self.driver.renew(std::slice::from_ref(claim));
+        if in_time(self.backend(), RELEASE, renewal).await.is_ok() {
+            self.outages.answered();
+        }
+    }
+
     pub(crate) fn take_releases(&self) -> Vec<(Release, PendingGuard)> {
         std::mem::take(&mut *locked(&self.releases))
     }

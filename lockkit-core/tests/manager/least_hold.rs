@@ -117,6 +117,17 @@ async fn where_no_lease_can_be_left_the_release_waits_and_goes_on_renewing() {
     is_about_least(free_after(&driver, granted).await);
 }
 
+/// The lease counts from the request, which came to the backend some time before the answer did.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_stays_as_long_where_no_lease_can_be_left() {
+    let driver = Moody::new(MemoryDriver::new()).without_shorten();
+    let locks = LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap();
+    driver.next("acquire", Mood::Late(2 * SECOND));
+    let (guard, granted) = held(&locks).await;
+    drop(guard);
+    is_about_least(free_after(&driver, granted).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_renewed_is_held_for_as_long_and_is_not_lost_by_it() {
     let driver = Moody::new(MemoryDriver::new()).without_shorten();
