@@ -246,7 +246,7 @@ async function follow(key, signal) {
     const well = await attempt(signal, async () => {
       const lock = before === null
         ? await ask("/v1/inspect", key, signal)
-        : await ask("/v1/changed", { key, seen: before.queue.map(seen), wait_ms: 20000 }, signal);
+        : await ask("/v1/changed", { key, known: before.queue.map(seen), wait_ms: 20000 }, signal);
       if (signal.aborted) return;
       if (before !== null) tell(before, lock);
       showLine(key, lock);
