@@ -15,10 +15,9 @@ use serde::de::DeserializeOwned;
 
 use crate::document::{decode, encode};
 use crate::kept_sights::SightsFile;
-use crate::observer::Swept;
 use crate::options::StoreOptions;
 use crate::rules::{Rules, StoreRule};
-use crate::sights::Sights;
+use crate::sights::{Sights, Swept};
 use crate::store::{Document, DocumentVersion, ReadOutcome, Store, StoreError, StoreFacts, Swap};
 
 /// How often a read is repeated that is older than one before.

@@ -23,15 +23,6 @@ const MANY: usize = 1_000;
 /// For how long a tombstone stays whose session was never seen.
 const UNKNOWN_TTL: Duration = Duration::from_secs(60);
 
-/// Which sessions a sweep looks at.
-#[derive(Debug, Default)]
-pub(crate) struct Swept {
-    /// The key behind which the next page begins; a random one at first.
-    after: Option<String>,
-    /// Keys of sessions that may be dead.
-    page: Vec<String>,
-}
-
 impl StoreContext {
     /// Reads the sessions among these that were not read for a while, in the background; calls `on_end` for
     /// each that has ended.

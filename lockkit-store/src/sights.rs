@@ -189,3 +189,12 @@ impl Sights {
         }
     }
 }
+
+/// Which sessions a sweep looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// The key behind which the next page begins; a random one at first.
+    pub(crate) after: Option<String>,
+    /// Keys of sessions that may be dead.
+    pub(crate) page: Vec<String>,
+}
