@@ -148,3 +148,24 @@ async fn an_acquire_that_was_sent_before_stays_where_it_is() {
         assert_eq!(state.queue.len(), 2, "{kind:?}: {state:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_counts_what_others_queued_and_withdrew_since_the_last() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let other = scene.other().await;
+        let [a, b, c, d, e, f, g, theirs] = ["hot"; 8].map(claim);
+        take(&scene.driver, &a).await;
+        queue(&scene.driver, &b).await;
+        queue(&scene.driver, &c).await;
+        let ahead = |ahead| Acquisition::Queued { ahead };
+        assert_eq!(hand_over(&scene, &a, &d).await, ahead(2), "{kind:?}");
+        assert_eq!(queue(&other, &theirs).await, 3, "{kind:?}");
+        assert_eq!(hand_over(&scene, &b, &e).await, ahead(3), "{kind:?}");
+        other.release(&theirs).await.unwrap();
+        assert_eq!(hand_over(&scene, &c, &f).await, ahead(2), "{kind:?}");
+        assert_eq!(hand_over(&scene, &d, &g).await, ahead(2), "{kind:?}: nothing has changed");
+        let queue = scene.driver.inspect(&a.key).await.unwrap().queue;
+        assert!(queue.is_sorted_by_key(|claim| claim.token) && queue.len() == 3, "{queue:?}");
+    }
+}
