@@ -135,6 +135,37 @@ async fn a_claim_that_has_ended_is_not_handed_over_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_passes_by_a_claim_that_has_ended() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let [holder, next] = ["hot"; 2].map(claim);
+        take(&scene.driver, &holder).await;
+        let ended = short_claim("hot");
+        queue(&scene.driver, &ended).await;
+        queue(&scene.driver, &next).await;
+        tokio::time::sleep(ended.wait_ttl * 2).await;
+        scene.release(&[holder]).await;
+        timeout(SOON, scene.waiting(&next)).await.expect("it holds").unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_removes_a_holder_that_has_ended_and_lets_the_next_claim_hold() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let [holder, next, last] = ["hot"; 3].map(claim);
+        let mut holder = (*holder).clone();
+        holder.hold_ttl = Duration::from_millis(200);
+        let (ttl, holder) = (holder.hold_ttl, Arc::new(holder));
+        take(&scene.driver, &holder).await;
+        assert_eq!(queue(&scene.driver, &next).await, 1, "{kind:?}");
+        tokio::time::sleep(ttl * 2).await;
+        assert_eq!(queue(&scene.driver, &last).await, 1, "{kind:?}: the next claim only");
+        timeout(SOON, scene.waiting(&next)).await.expect("it holds").unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_was_sent_before_stays_where_it_is() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
