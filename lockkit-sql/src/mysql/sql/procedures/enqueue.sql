@@ -57,10 +57,11 @@ main: BEGIN
 
   IF v_has_claim_rows AND NOT p_try AND v_next <> 0 AND v_ends > v_now AND v_since <= v_now
     AND v_fixed_limit IS NULL THEN
-    -- A claim waits, and the first need not be looked at yet: this one waits behind all, unless it does already.
-    SELECT COUNT(*), MAX(capacity), MAX(id = p_id) INTO p_ahead, v_capacity, v_there FROM lockkit_claims
+    -- A claim waits, and none has ended: this one waits behind all, unless it is in the queue already.
+    SELECT COUNT(*), MAX(capacity), MIN(expires), MAX(id = p_id)
+    INTO p_ahead, v_capacity, v_expires, v_there FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
-    IF v_capacity = p_capacity AND NOT v_there THEN
+    IF v_capacity = p_capacity AND v_expires > v_now AND NOT v_there THEN
       SET p_token = GREATEST(v_last + 1, v_now), p_ttl = p_hold_ttl, p_outcome = 2, p_next_poll = v_ends - v_now;
       INSERT INTO lockkit_claims
         (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
