@@ -84,7 +84,10 @@ const STATEMENTS: [(StatementId, &str); 26] = [
     (StatementId::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
     (StatementId::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
     (StatementId::Submit, "CALL lockkit_submit(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
-    (StatementId::Pass, "CALL lockkit_pass(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"),
+    (
+        StatementId::Pass,
+        "CALL lockkit_pass(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+    ),
     (StatementId::Renew, "CALL lockkit_renew(?1)"),
     (StatementId::Poll, include_str!("sql/poll.sql")),
     (StatementId::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
