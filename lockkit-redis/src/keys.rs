@@ -327,7 +327,8 @@ mod tests {
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));
         let text = claim(&claim_, "c1");
-        let rest = text.strip_prefix(&format!(" {} 000000002 000000002 c1 ", claim_.id.to_hex())).unwrap();
+        let rest =
+            text.strip_prefix(&format!(" {} 000000002 000000002 c1 ", claim_.id.to_hex())).unwrap();
         let (identity, note) = decode_label(rest);
         assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
         assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));

@@ -26,7 +26,10 @@ const FORMS: [Form; 8] = [
     (&["ZADD", "KEY", "1", "a"], "zset"),
     (&["HSET", "KEY", "colour", "red"], "hash"),
     // A queue of format 1.
-    (&["HSET", "KEY", "holders", "1", "weight", "1", "capacity", "1", "next", "2", "at", "1"], "hash"),
+    (
+        &["HSET", "KEY", "holders", "1", "weight", "1", "capacity", "1", "next", "2", "at", "1"],
+        "hash",
+    ),
     (&["SET", "KEY", "garbage"], "string"),
     (&["SET", "KEY", "v2:5f0c 0001 30000 10000 9ad3 1"], "string"),
     (&["SET", "KEY", ""], "string"),
