@@ -307,7 +307,7 @@ mod tests {
         let (text, _) = lock(&key("shop", "a"));
         assert_eq!(name_in(&text, "lock", &Namespace::default()), None);
         let (kind, _) = text.split_once(":{").unwrap();
-        let beside = text.replace(kind, "lockkit:lock.queue");
+        let beside = text.replace(kind, "lockkit:lock.broken");
         assert_eq!(name_in(&beside, "lock", &Namespace::new("shop").unwrap()), None);
         assert_eq!(namespace_in(&beside), None);
         assert_eq!(namespace_in(&counter(7)), None);
