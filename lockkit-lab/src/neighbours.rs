@@ -380,15 +380,20 @@ fn overlaps(held: &[Held], excused: &[Excuse]) -> Vec<(Held, Held)> {
     found
 }
 
-/// A fault: answers come when the lease is over that they tell of.
+/// A fault: answers come late, and then no request arrives for as long as a lease lasts, so that a guard which
+/// counts from an answer outlives its lease; at last answers come when the lease is over that they tell of.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, answers go on coming late.
+/// If the future is dropped, requests or answers go on coming late.
 pub async fn late_answers(proxy: &Proxy) -> TakenFrom {
-    proxy.latencies(Duration::ZERO, LEASE + Duration::from_millis(100));
-    tokio::time::sleep(2 * LEASE).await;
-    proxy.latencies(Duration::ZERO, Duration::ZERO);
+    let (none, over) = (Duration::ZERO, LEASE + Duration::from_millis(100));
+    let phases = [(none, LEASE / 4, LEASE), (2 * LEASE, LEASE / 4, LEASE), (none, over, 2 * LEASE)];
+    for (to_server, to_client, length) in phases {
+        proxy.latencies(to_server, to_client);
+        tokio::time::sleep(length).await;
+    }
+    proxy.latencies(none, none);
     TakenFrom::NoClient
 }
 
