@@ -17,7 +17,7 @@ use lockkit_etcd::etcd_client::{
 };
 use lockkit_lab::proxy::{Counts, Protocol, Proxy};
 use lockkit_lab::raw::etcd::metrics;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use tokio::runtime::Builder;
 
 const WAITERS: usize = 1_000;
@@ -31,7 +31,7 @@ fn main() {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w));
     let rt = Builder::new_multi_thread().enable_all().build().unwrap();
-    let server = rt.block_on(Server::start(Kind::Etcd)).unwrap();
+    let server = rt.block_on(Server::start(ServerKind::Etcd)).unwrap();
     if is_wanted("rates") {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(rates(&server));
     }

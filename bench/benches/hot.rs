@@ -11,7 +11,7 @@ use std::time::Instant;
 use lockkit::{LockManager, MemoryDriver};
 use lockkit_bench::{Way, is_brief, median, start_durable};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 use lockkit_lab::proxy::{Protocol, Proxy};
 use lockkit_lab::raw::resp;
 
@@ -20,23 +20,23 @@ const TASKS: usize = 64;
 /// A backend, and how it is set up.
 struct Row {
     name: &'static str,
-    kind: Kind,
+    kind: ServerKind,
     protocol: Protocol,
     /// Whether Redis writes its log to the disk at each command.
     always: bool,
 }
 
-const fn row(name: &'static str, kind: Kind, protocol: Protocol, always: bool) -> Row {
+const fn row(name: &'static str, kind: ServerKind, protocol: Protocol, always: bool) -> Row {
     Row { name, kind, protocol, always }
 }
 
 const SERVERS: [Row; 6] = [
-    row("redis", Kind::Redis, Protocol::Resp, false),
-    row("redis-always", Kind::Redis, Protocol::Resp, true),
-    row("postgres", Kind::Postgres, Protocol::Postgres, false),
-    row("mariadb", Kind::MariaDb, Protocol::MySql, false),
-    row("zookeeper", Kind::ZooKeeper, Protocol::ZooKeeper, false),
-    row("etcd", Kind::Etcd, Protocol::Grpc, false),
+    row("redis", ServerKind::Redis, Protocol::Resp, false),
+    row("redis-always", ServerKind::Redis, Protocol::Resp, true),
+    row("postgres", ServerKind::Postgres, Protocol::Postgres, false),
+    row("mariadb", ServerKind::MariaDb, Protocol::MySql, false),
+    row("zookeeper", ServerKind::ZooKeeper, Protocol::ZooKeeper, false),
+    row("etcd", ServerKind::Etcd, Protocol::Grpc, false),
 ];
 
 fn main() {
@@ -69,7 +69,7 @@ async fn measure_server(row: &Row) {
         Ok(server) => server,
         Err(why) => return println!("{:<13} skipped: {why}", row.name),
     };
-    if row.kind == Kind::Redis {
+    if row.kind == ServerKind::Redis {
         let (append, sync) = if row.always { ("yes", "always") } else { ("no", "no") };
         set(server.addr(), "appendonly", append).await;
         set(server.addr(), "appendfsync", sync).await;
@@ -83,9 +83,9 @@ async fn measure_server(row: &Row) {
     locks.shutdown().await;
 }
 
-async fn connect(kind: Kind, url: &str) -> LockManager {
+async fn connect(kind: ServerKind, url: &str) -> LockManager {
     match kind {
-        Kind::Etcd => LockManager::new(EtcdDriver::connect(url).await.unwrap()),
+        ServerKind::Etcd => LockManager::new(EtcdDriver::connect(url).await.unwrap()),
         _ => lockkit::connect(url).await.unwrap(),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockkit::LockManager;
 use lockkit_bench::Way;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_server::{Listen, Service};
 
 const TASKS: usize = 64;
@@ -18,7 +18,7 @@ async fn main() {
     let file = folder.path().join("locks.db");
     let file = format!("sqlite:{}?durability=everything", file.display());
     compare("sqlite", &file).await;
-    let redis = Server::start(Kind::Redis).await.unwrap();
+    let redis = Server::start(ServerKind::Redis).await.unwrap();
     compare("redis", &redis.url()).await;
 }
 

@@ -12,7 +12,7 @@ use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
 use lockkit_bench::{Way, median, race_at, start_durable};
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::task::JoinSet;
@@ -26,14 +26,14 @@ async fn main() {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w));
     if is_wanted("postgres") {
-        let server = start_durable(Kind::Postgres).await.unwrap();
+        let server = start_durable(ServerKind::Postgres).await.unwrap();
         postgres_rates(&server).await;
     }
     if is_wanted("at_once") {
         at_once().await;
     }
     if is_wanted("mariadb") {
-        let server = start_durable(Kind::MariaDb).await.unwrap();
+        let server = start_durable(ServerKind::MariaDb).await.unwrap();
         mariadb_rates(&server).await;
     }
     if is_wanted("hand_over") {
@@ -193,7 +193,7 @@ fn bare_on_mariadb(name: &'static str, pool: &MySqlPool, tasks: usize) -> Way {
 /// with a lease of five seconds is held; and back. The first time the names are new.
 async fn at_once() {
     const TASKS: usize = 10_000;
-    let server = start_durable(Kind::Postgres).await.unwrap();
+    let server = start_durable(ServerKind::Postgres).await.unwrap();
     let locks = lockkit::connect(&server.url()).await.unwrap();
     let held = locks.mutex("held").ttl(Duration::from_secs(5)).lock().await.unwrap();
     for _ in 0..3 {
@@ -231,7 +231,7 @@ fn most_memory() -> usize {
 
 /// From the call of `release` to the moment when the next one has the lock.
 async fn hand_over() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Postgres).await.unwrap();
     let url = server.url_at(proxy.addr());
     let (giver, taker) =
@@ -269,7 +269,7 @@ async fn hand_over() {
 async fn sizes() {
     let cycles: usize =
         std::env::var("CYCLES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
-    for kind in [Kind::Postgres, Kind::MariaDb] {
+    for kind in [ServerKind::Postgres, ServerKind::MariaDb] {
         let server = Server::start(kind).await.unwrap();
         let locks = lockkit::connect(&server.url()).await.unwrap();
         cycle(&locks, 1_000).await;
@@ -293,9 +293,9 @@ async fn cycle(locks: &LockManager, cycles: usize) {
     running.join_all().await;
 }
 
-async fn report(kind: Kind, url: &str, cycles: usize) {
+async fn report(kind: ServerKind, url: &str, cycles: usize) {
     let told: Vec<(String, i64, i64)> = match kind {
-        Kind::Postgres => {
+        ServerKind::Postgres => {
             let pool = PgPool::connect(url).await.unwrap();
             let sizes = "SELECT relname::text, pg_total_relation_size(relid), n_live_tup + n_dead_tup \
                          FROM pg_stat_user_tables WHERE schemaname = 'lockkit' ORDER BY 1";

@@ -10,7 +10,7 @@ use lockkit::driver::{LockDriver, Patience};
 use lockkit::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::raw::zookeeper::four_letters;
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, CreateOptions, LockPrefix};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
@@ -232,7 +232,7 @@ async fn ten_thousand_held(server: &Server) {
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let server = Server::start(Kind::ZooKeeper).await.unwrap();
+        let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
         beside_bare_calls(&server).await;
         behind_latency(&server).await;
         a_thousand_waiters(&server).await;

@@ -2,7 +2,7 @@
 
 use lockkit_lab::raw::mysql::MySqlClient;
 use lockkit_lab::raw::postgres::PostgresConnection;
-use lockkit_lab::{Kind, LabError, Server, ZooKeeperDemands};
+use lockkit_lab::{LabError, Server, ServerKind, ZooKeeperDemands};
 
 /// Starts a server whose answers wait for the disk, with buffers of the default size. Redis, which has
 /// no such default, is as the lab starts it.
@@ -10,20 +10,20 @@ use lockkit_lab::{Kind, LabError, Server, ZooKeeperDemands};
 /// # Errors
 ///
 /// As for [`Server::start`].
-pub async fn start_durable(kind: Kind) -> Result<Server, LabError> {
-    if kind == Kind::ZooKeeper {
+pub async fn start_durable(kind: ServerKind) -> Result<Server, LabError> {
+    if kind == ServerKind::ZooKeeper {
         let demands = ZooKeeperDemands { durable: true, ..ZooKeeperDemands::default() };
         return Server::start_demanding_zookeeper(&demands).await;
     }
     let server = Server::start(kind).await?;
     match kind {
-        Kind::Postgres => {
+        ServerKind::Postgres => {
             let mut client = PostgresConnection::open(server.addr()).await.unwrap();
             for statement in ["ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()"] {
                 client.query(statement).await.unwrap();
             }
         }
-        Kind::MariaDb => {
+        ServerKind::MariaDb => {
             let mut client = MySqlClient::open(server.addr()).await.unwrap();
             for setting in [
                 "innodb_flush_log_at_trx_commit = 1",

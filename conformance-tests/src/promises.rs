@@ -12,7 +12,7 @@ pub type Column<'a> = (&'a str, &'a Capabilities);
 /// The table: a row for each fault, a column for each set-up.
 pub fn table(set_ups: &[Column<'_>]) -> String {
     let rows = Fault::ALL.into_iter().map(|fault| {
-        (fault.title().to_owned(), set_ups.iter().map(|(_, c)| c.keeps(fault)).collect())
+        (fault.title().to_owned(), set_ups.iter().map(|(_, c)| c.guarantee(fault)).collect())
     });
     printed(set_ups.iter().map(|(name, _)| *name), rows)
 }
@@ -20,7 +20,7 @@ pub fn table(set_ups: &[Column<'_>]) -> String {
 /// The same table in fewer lines: neighbouring set-ups with equal answers share a column, and faults
 /// with equal answers a row.
 pub fn short_table(set_ups: &[Column<'_>]) -> String {
-    let all = |c: &Capabilities| Fault::ALL.map(|fault| c.keeps(fault));
+    let all = |c: &Capabilities| Fault::ALL.map(|fault| c.guarantee(fault));
     let groups: Vec<_> = set_ups.chunk_by(|(_, a), (_, b)| all(a) == all(b)).collect();
     let names = groups.iter().map(|group| {
         let names: Vec<_> = group.iter().map(|(name, _)| *name).collect();
@@ -28,7 +28,7 @@ pub fn short_table(set_ups: &[Column<'_>]) -> String {
     });
     let mut rows: Vec<(String, Vec<Guarantee>)> = Vec::new();
     for fault in Fault::ALL {
-        let kept: Vec<_> = groups.iter().map(|group| group[0].1.keeps(fault)).collect();
+        let kept: Vec<_> = groups.iter().map(|group| group[0].1.guarantee(fault)).collect();
         match rows.iter_mut().find(|(_, same)| *same == kept) {
             Some((titles, _)) => titles.extend(["; ", fault.title()]),
             None => rows.push((fault.title().to_owned(), kept)),
@@ -45,8 +45,9 @@ pub fn others_table(set_ups: &[Column<'_>]) -> String {
         .to_owned();
     for fault in Fault::ALL {
         let mut rows: Vec<([&str; 3], Vec<&str>)> = Vec::new();
-        for (name, c) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Guarantee::Impossible) {
-            let [order, free, invalid] = others(fault, c.keeps(fault));
+        for (name, c) in set_ups.iter().filter(|(_, c)| c.guarantee(fault) != Guarantee::Impossible)
+        {
+            let [order, free, invalid] = others(fault, c.guarantee(fault));
             let answers = [if c.fifo { order } else { "no order at any time" }, free, invalid];
             match rows.iter_mut().find(|(same, _)| *same == answers) {
                 Some((_, names)) => names.push(name),
@@ -62,30 +63,30 @@ pub fn others_table(set_ups: &[Column<'_>]) -> String {
 }
 
 /// What is left of order, no leak and no silent loss, where this is left of exclusion and tokens.
-fn others(fault: Fault, keeps: Guarantee) -> [&'static str; 3] {
+fn others(fault: Fault, guarantee: Guarantee) -> [&'static str; 3] {
     const FREE: &str = "as always";
     const BEFORE: &str = "before another can hold";
     const NEXT: &str = "at its next renewal";
     match fault {
         // The leases of those that wait end, too; they ask again.
         Fault::ServerPaused => ["not kept: all waiters ask again", FREE, BEFORE],
-        Fault::Partition | Fault::ClientPaused if keeps == Guarantee::All => {
+        Fault::Partition | Fault::ClientPaused if guarantee == Guarantee::All => {
             ["kept; a client that is away for its TTL loses its place", FREE, BEFORE]
         }
         Fault::BrokenByForce => ["kept", FREE, NEXT],
-        Fault::ClientMachinePaused if keeps < Guarantee::All => {
+        Fault::ClientMachinePaused if guarantee < Guarantee::All => {
             ["kept; a client that is away for its TTL loses its place", FREE, NEXT]
         }
         Fault::ServerClockSteps | Fault::OtherClockTakesOver | Fault::ServerClockSlewedMore
-            if keeps < Guarantee::All =>
+            if guarantee < Guarantee::All =>
         {
             let free = "sooner, or within its TTL after the next operation";
             ["not kept where leases end early", free, NEXT]
         }
-        Fault::SplitBrain if keeps < Guarantee::All => {
+        Fault::SplitBrain if guarantee < Guarantee::All => {
             ["not kept", "at each leader by itself", "when its client hears of the new leader"]
         }
-        _ if keeps < Guarantee::All => {
+        _ if guarantee < Guarantee::All => {
             let free = "as always; one whose release was forgotten, after its lease";
             ["not kept for what was forgotten", free, NEXT]
         }
@@ -153,7 +154,7 @@ mod tests {
             lines[2..].iter().find(named).map(|row| row.rsplit("** ").next().unwrap())
         };
         for fault in Fault::ALL {
-            let [a, b] = [&a, &b].map(|c| c.keeps(fault).word());
+            let [a, b] = [&a, &b].map(|c| c.guarantee(fault).word());
             assert_eq!(row(fault), Some(format!("| {a} | {b} |").as_str()), "{fault:?}");
         }
         assert_eq!(lines.len(), 2 + 3, "three kinds of answers:\n{short}");

@@ -93,21 +93,21 @@ pub const QUESTIONS: &[Question] = &[
     Question {
         title: "server restarts",
         shown_by: &["robust_03", "token_06"],
-        answer: |c| c.keeps(Fault::ServerRestarts).word().to_owned(),
+        answer: |c| c.guarantee(Fault::ServerRestarts).word().to_owned(),
     },
     Question {
         title: "failover",
         shown_by: &["robust_07"],
         // To a replica that lags, or to another leader of a majority: whatever there is.
         answer: |c| {
-            let least = c.keeps(Fault::Failover).min(c.keeps(Fault::LeaderLost));
+            let least = c.guarantee(Fault::Failover).min(c.guarantee(Fault::LeaderLost));
             least.word().to_owned()
         },
     },
     Question {
         title: "partition",
         shown_by: &["robust_06"],
-        answer: |c| c.keeps(Fault::Partition).word().to_owned(),
+        answer: |c| c.guarantee(Fault::Partition).word().to_owned(),
     },
     Question {
         title: "wake-up",

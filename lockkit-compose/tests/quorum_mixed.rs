@@ -10,7 +10,7 @@ use lockkit_conformance::Harness;
 use lockkit_core::clock::BootClock;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, MemoryDriver};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::SqliteDriver;
 use tokio::sync::OnceCell;
@@ -34,7 +34,7 @@ impl Mixed {
 #[async_trait]
 impl Harness for Mixed {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        let redis = self.redis.get_or_try_init(|| Server::start(Kind::Redis)).await;
+        let redis = self.redis.get_or_try_init(|| Server::start(ServerKind::Redis)).await;
         let redis = redis.map_err(|e| Error::permanent("lab", e))?.url();
         let redis = format!("{redis}?timeout=30s");
         let sqlite = format!("sqlite:{}", self.folder.path().join("locks.db").display());

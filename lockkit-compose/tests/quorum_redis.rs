@@ -9,7 +9,7 @@ use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use tokio::sync::OnceCell;
 
 struct Quorum(usize);
@@ -25,7 +25,7 @@ async fn servers(count: usize) -> Result<&'static [Server], Error> {
     static THREE: OnceCell<Vec<Server>> = OnceCell::const_new();
     static FIVE: OnceCell<Vec<Server>> = OnceCell::const_new();
     let cell = if count == 3 { &THREE } else { &FIVE };
-    let starting = || try_join_all((0..count).map(|_| Server::start(Kind::Redis)));
+    let starting = || try_join_all((0..count).map(|_| Server::start(ServerKind::Redis)));
     let all = cell.get_or_try_init(starting).await;
     all.map(Vec::as_slice).map_err(|e| Error::permanent("lab", e))
 }

@@ -14,7 +14,7 @@ use lockkit_core::{Error, LossReason};
 use lockkit_lab::proxy::{Protocol, Proxy};
 use lockkit_lab::raw::resp;
 use lockkit_lab::{Costs, Deletion, Deployment};
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 use tokio::sync::OnceCell;
 
 /// The trials' server and two others, which nothing is done to.
@@ -32,7 +32,8 @@ struct Other {
 
 impl Other {
     async fn start() -> Result<Self, Error> {
-        let server = Server::start(Kind::Redis).await.map_err(|e| Error::permanent("lab", e))?;
+        let server =
+            Server::start(ServerKind::Redis).await.map_err(|e| Error::permanent("lab", e))?;
         keep_writes(server.addr()).await.map_err(|e| Error::permanent("lab", e))?;
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await;
         let proxy = proxy.map_err(|e| Error::permanent("lab", e))?;
@@ -57,8 +58,8 @@ const OPTIONS: &str = "?max_ttl=1h&member_limit=2s";
 
 #[async_trait]
 impl Deployment for Quorum {
-    fn kind(&self) -> Kind {
-        Kind::Redis
+    fn kind(&self) -> ServerKind {
+        ServerKind::Redis
     }
 
     fn is_member(&self) -> bool {
@@ -108,7 +109,7 @@ fn ask<'a>(server: &'a Server, words: &'static [&'static str]) -> BoxFuture<'a, 
 lockkit_lab::trials!(Quorum::default());
 
 async fn durable_servers() -> Vec<Server> {
-    let servers = try_join_all((0..3).map(|_| Server::start(Kind::Redis))).await.unwrap();
+    let servers = try_join_all((0..3).map(|_| Server::start(ServerKind::Redis))).await.unwrap();
     for server in &servers {
         keep_writes(server.addr()).await.unwrap();
     }
@@ -180,7 +181,7 @@ async fn robust_05_durable_members_are_restarted_one_by_one_without_a_pause() {
 /// had granted since the last one.
 #[tokio::test(flavor = "multi_thread")]
 async fn robust_06_a_member_comes_back_with_an_older_snapshot() {
-    let servers = try_join_all((0..3).map(|_| Server::start(Kind::Redis))).await.unwrap();
+    let servers = try_join_all((0..3).map(|_| Server::start(ServerKind::Redis))).await.unwrap();
     let [holds, forgets, away] = &servers[..] else { panic!("three were started") };
     let tell = async |words: &[&str]| resp::ask(forgets.addr(), words).await.unwrap();
     tell(&["CONFIG", "SET", "appendonly", "no"]).await;

@@ -115,8 +115,11 @@ impl Capabilities {
     }
 
     /// Which promises hold here while this fault happens.
-    pub fn keeps(&self, fault: Fault) -> Guarantee {
-        self.faults.iter().find(|(f, _)| *f == fault).map_or(Guarantee::All, |(_, keeps)| *keeps)
+    pub fn guarantee(&self, fault: Fault) -> Guarantee {
+        self.faults
+            .iter()
+            .find(|(f, _)| *f == fault)
+            .map_or(Guarantee::All, |(_, guarantee)| *guarantee)
     }
 }
 
@@ -275,7 +278,7 @@ pub enum TokenSource {
 ///
 /// let can = locks.capabilities();
 /// for fault in Fault::ALL {
-///     if can.keeps(fault) < Guarantee::All {
+///     if can.guarantee(fault) < Guarantee::All {
 ///         println!("{fault:?}: check tokens at the resource");
 ///     }
 /// }
@@ -389,7 +392,7 @@ impl Fault {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// use lockkit_core::capabilities::{Fault, Guarantee};
 ///
-/// let kept = locks.capabilities().keeps(Fault::BrokenByForce);
+/// let kept = locks.capabilities().guarantee(Fault::BrokenByForce);
 /// assert_eq!(kept, Guarantee::Tokens);
 /// assert!(Guarantee::Nothing < Guarantee::Tokens && Guarantee::Tokens < Guarantee::All);
 /// # Ok(()) }

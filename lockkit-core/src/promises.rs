@@ -13,7 +13,7 @@ pub struct Promise {
     /// The fault.
     pub fault: Fault,
     /// What is left under it; `None` where a setting decides that could not be read.
-    pub keeps: Option<Guarantee>,
+    pub guarantee: Option<Guarantee>,
     /// Why: settings as they were read, or that the driver states it.
     pub why: String,
 }
@@ -22,12 +22,12 @@ impl Promise {
     /// Whether less is kept than the other says. What is known to be lost is worse than what is not
     /// known.
     pub fn is_worse(&self, than: &Self) -> bool {
-        rank(self.keeps) < rank(than.keeps)
+        rank(self.guarantee) < rank(than.guarantee)
     }
 
     /// What is kept, as tables call it.
     pub fn word(&self) -> &'static str {
-        self.keeps.map_or("unknown", Guarantee::word)
+        self.guarantee.map_or("unknown", Guarantee::word)
     }
 }
 
@@ -38,7 +38,7 @@ impl Promise {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// for promise in locks.promises().await?.all() {
-///     println!("{:?}: {:?}, since {}", promise.fault, promise.keeps, promise.why);
+///     println!("{:?}: {:?}, since {}", promise.fault, promise.guarantee, promise.why);
 /// }
 /// # Ok(()) }
 /// ```
@@ -50,7 +50,7 @@ impl Promises {
     /// What the driver states, whatever the settings are.
     pub fn of(capabilities: &Capabilities) -> Self {
         let why = "stated by the driver; no setting of the server changes it";
-        let stated = |fault| (fault, Some(capabilities.keeps(fault)), why.to_owned());
+        let stated = |fault| (fault, Some(capabilities.guarantee(fault)), why.to_owned());
         Self::from_iter(Fault::ALL.map(stated))
     }
 
@@ -60,23 +60,23 @@ impl Promises {
     }
 
     /// What is kept under this fault; `None` where that is not known.
-    pub fn keeps(&self, fault: Fault) -> Option<Guarantee> {
-        self.0.iter().find(|promise| promise.fault == fault)?.keeps
+    pub fn guarantee(&self, fault: Fault) -> Option<Guarantee> {
+        self.0.iter().find(|promise| promise.fault == fault)?.guarantee
     }
 
     /// What settings say of this fault, instead of what was known before.
-    pub fn set(&mut self, fault: Fault, keeps: Option<Guarantee>, why: impl Into<String>) {
+    pub fn set(&mut self, fault: Fault, guarantee: Option<Guarantee>, why: impl Into<String>) {
         if let Some(promise) = self.0.iter_mut().find(|promise| promise.fault == fault) {
-            (promise.keeps, promise.why) = (keeps, why.into());
+            (promise.guarantee, promise.why) = (guarantee, why.into());
         }
     }
 
     /// At most this is kept under every fault that can happen.
     pub fn limit(&mut self, most: Guarantee, why: &str) {
         for promise in &mut self.0 {
-            let lower = |keeps| keeps > most && keeps != Guarantee::Impossible;
-            if promise.keeps.is_none_or(lower) {
-                (promise.keeps, promise.why) = (Some(most), why.to_owned());
+            let lower = |guarantee| guarantee > most && guarantee != Guarantee::Impossible;
+            if promise.guarantee.is_none_or(lower) {
+                (promise.guarantee, promise.why) = (Some(most), why.to_owned());
             }
         }
     }
@@ -84,7 +84,7 @@ impl Promises {
     /// Those of them that are less than what the driver states: what the settings cost.
     #[must_use]
     pub fn losses(&self, stated: &Capabilities) -> Self {
-        let is_less = |it: &&Promise| rank(it.keeps) < rank(Some(stated.keeps(it.fault)));
+        let is_less = |it: &&Promise| rank(it.guarantee) < rank(Some(stated.guarantee(it.fault)));
         Self(self.0.iter().filter(is_less).cloned().collect())
     }
 
@@ -105,12 +105,16 @@ impl Promises {
 
 impl FromIterator<(Fault, Option<Guarantee>, String)> for Promises {
     fn from_iter<I: IntoIterator<Item = (Fault, Option<Guarantee>, String)>>(all: I) -> Self {
-        Self(all.into_iter().map(|(fault, keeps, why)| Promise { fault, keeps, why }).collect())
+        Self(
+            all.into_iter()
+                .map(|(fault, guarantee, why)| Promise { fault, guarantee, why })
+                .collect(),
+        )
     }
 }
 
-fn rank(keeps: Option<Guarantee>) -> u8 {
-    match keeps {
+fn rank(guarantee: Option<Guarantee>) -> u8 {
+    match guarantee {
         Some(Guarantee::Nothing) => 0,
         Some(Guarantee::Tokens) => 1,
         None => 2,
@@ -123,15 +127,15 @@ fn rank(keeps: Option<Guarantee>) -> u8 {
 mod tests {
     use super::*;
 
-    fn with(keeps: Option<Guarantee>) -> Promises {
+    fn with(guarantee: Option<Guarantee>) -> Promises {
         let mut promises = Promises::of(&Capabilities::of("x"));
-        promises.set(Fault::WritesLost, keeps, "read");
+        promises.set(Fault::WritesLost, guarantee, "read");
         promises
     }
 
     #[test]
     fn the_worse_of_two_servers_counts_and_unknown_is_no_excuse_for_a_known_loss() {
-        let lost = |a, b| with(a).worse(with(b)).keeps(Fault::WritesLost);
+        let lost = |a, b| with(a).worse(with(b)).guarantee(Fault::WritesLost);
         let (all, tokens) = (Some(Guarantee::All), Some(Guarantee::Tokens));
         for (a, b, worse) in [(all, tokens, tokens), (all, None, None), (None, tokens, tokens)] {
             assert_eq!((lost(a, b), lost(b, a)), (worse, worse), "{a:?} and {b:?}");
@@ -144,10 +148,10 @@ mod tests {
         promises.set(Fault::Failover, Some(Guarantee::Impossible), "one server");
         promises.set(Fault::DataLost, None, "hidden");
         promises.limit(Guarantee::Tokens, "locks are evicted");
-        let keeps = |fault| promises.keeps(fault);
-        assert_eq!(keeps(Fault::WritesLost), Some(Guarantee::Nothing));
-        assert_eq!(keeps(Fault::Failover), Some(Guarantee::Impossible));
-        assert_eq!(keeps(Fault::DataLost), Some(Guarantee::Tokens));
-        assert_eq!(keeps(Fault::ClientDies), Some(Guarantee::Tokens));
+        let guarantee = |fault| promises.guarantee(fault);
+        assert_eq!(guarantee(Fault::WritesLost), Some(Guarantee::Nothing));
+        assert_eq!(guarantee(Fault::Failover), Some(Guarantee::Impossible));
+        assert_eq!(guarantee(Fault::DataLost), Some(Guarantee::Tokens));
+        assert_eq!(guarantee(Fault::ClientDies), Some(Guarantee::Tokens));
     }
 }

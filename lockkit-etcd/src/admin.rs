@@ -69,10 +69,10 @@ impl EtcdLocks {
         for version in self.client.versions().await {
             let mut one = Promises::of(of_version(version.as_deref().unwrap_or("")));
             one.set(Fault::WritesLost, None, why);
-            let keeps = one.keeps(Fault::LeaderLost);
+            let guarantee = one.guarantee(Fault::LeaderLost);
             match version {
                 Some(version) => {
-                    one.set(Fault::LeaderLost, keeps, format!("a member is etcd {version}"))
+                    one.set(Fault::LeaderLost, guarantee, format!("a member is etcd {version}"))
                 }
                 None => one.set(
                     Fault::LeaderLost,

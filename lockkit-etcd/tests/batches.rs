@@ -16,8 +16,8 @@ use lockkit_core::{
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::Client;
-use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Counts, Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -128,14 +128,14 @@ fn all_removed(results: &Results) -> bool {
 }
 
 async fn near() -> (Server, EtcdDriver) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = EtcdDriver::connect(&server.url()).await.unwrap();
     (server, driver)
 }
 
 /// A driver behind a proxy, its connection and its leases warm.
 async fn warm() -> (Server, Proxy, EtcdDriver) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let driver = EtcdDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     let first = claim("warm");
@@ -302,7 +302,7 @@ async fn an_operation_that_etcd_does_not_take_spoils_no_other() {
 #[tokio::test]
 async fn an_error_says_that_a_request_got_no_answer() {
     let (_server, proxy, driver) = warm().await;
-    proxy.fault(Fault::BlackHole, When::Request(1));
+    proxy.fault(ProxyFault::BlackHole, When::Request(1));
     let operations = waits(&many("a", 2));
     let outcome = soon("an error", driver.submit(operations.batch())).await;
     let error = outcome.expect_err("no answer comes");
@@ -358,7 +358,7 @@ async fn a_lease_that_has_ended_costs_those_who_name_it_a_new_one_and_others_not
 /// The first attempt was carried out, its answer lost.
 #[tokio::test]
 async fn all_operations_of_a_batch_that_was_sent_twice_say_so() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let both = format!("etcd://{},{}", proxy.addr(), server.addr());
     let driver = EtcdDriver::connect(&both).await.unwrap();
@@ -366,7 +366,7 @@ async fn all_operations_of_a_batch_that_was_sent_twice_say_so() {
     tokens(&submit(&driver, &waits(&held)).await);
     let came = many("came", 3);
     let operations = releases(&held).then(waits(&came));
-    proxy.fault(Fault::Cut, When::Answer(1));
+    proxy.fault(ProxyFault::Cut, When::Answer(1));
     let outcome = soon("an answer", driver.submit(operations.batch())).await.unwrap();
     for released in outcome.released {
         let Attempted { result, ambiguous } = released.unwrap();

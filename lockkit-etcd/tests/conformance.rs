@@ -9,7 +9,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
-use lockkit_lab::{Kind, LabError, Layout, Shared};
+use lockkit_lab::{LabError, Layout, ServerKind, SharedServer};
 use tokio::sync::OnceCell;
 
 /// Where the cases run: on a server or a cluster that tests share, and that nothing disturbs.
@@ -35,8 +35,8 @@ impl Etcd {
 
     async fn find(&self) -> Result<Place, LabError> {
         let server = match self.clustered {
-            true => Shared::group(Layout::EtcdCluster).await?,
-            false => Shared::server(Kind::Etcd).await?,
+            true => SharedServer::group(Layout::EtcdCluster).await?,
+            false => SharedServer::server(ServerKind::Etcd).await?,
         };
         Ok(Place { url: server.url().to_owned(), member: server.addr().to_string() })
     }

@@ -10,7 +10,7 @@ use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespac
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
 use lockkit_lab::proxy::{Counts, Protocol};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -26,7 +26,7 @@ fn claim_in(space: Space, name: &str, mode: Mode) -> Arc<Claim> {
 
 /// A server behind ten milliseconds, and a driver whose connection and leases are warm.
 async fn warm() -> (Server, Proxy, EtcdDriver) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let driver = EtcdDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     let first = claim("warm", Mode::Exclusive);
@@ -221,7 +221,7 @@ async fn all_have_the_lease_of_a_holder(server: &Server) {
 /// A renewal asks which keys are on a lease; the answer must pass.
 #[tokio::test]
 async fn a_lease_takes_no_more_keys_than_can_be_listed() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = EtcdDriver::connect(&server.url()).await.unwrap();
     let mut claims = Vec::new();
     for i in 0..2_500 {

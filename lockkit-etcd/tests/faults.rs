@@ -9,8 +9,8 @@ use lockkit_core::{
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Data, Group, Kind, Layout, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Data, Group, Layout, Proxy, Server, ServerKind};
 
 /// Long enough for a machine that stalls; never waited out.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -53,7 +53,7 @@ async fn keys(server: &Server, name: &str) -> i64 {
 
 #[tokio::test]
 async fn a_dead_endpoint_does_no_harm() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for hosts in [format!("{dead},{}", server.addr()), format!("{},{dead}", server.addr())] {
         let locks = manager(&driver(&format!("etcd://{hosts}")).await, 10);
@@ -68,7 +68,7 @@ async fn a_dead_endpoint_does_no_harm() {
 
 #[tokio::test]
 async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
     let holder = claim("a", 30);
     assert!(matches!(
@@ -104,7 +104,7 @@ async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
 
 #[tokio::test]
 async fn a_waiter_hears_of_a_release_that_came_while_its_stream_was_cut_and_compacted() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let near = driver(&server.url()).await;
     let far = driver(&server.url_at(proxy.addr())).await;
@@ -132,7 +132,7 @@ async fn a_waiter_hears_of_a_release_that_came_while_its_stream_was_cut_and_comp
 
 #[tokio::test]
 async fn a_restart_keeps_holders_and_tokens() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let locks = manager(&ours, 20);
     let guard = locks.mutex("a").lock().await.unwrap();
@@ -152,7 +152,7 @@ async fn a_restart_keeps_holders_and_tokens() {
 
 #[tokio::test]
 async fn a_server_that_stands_still_ends_guards_in_time_and_is_used_again() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let locks = manager(&driver(&server.url()).await, 2);
     let guard = locks.mutex("a").lock().await.unwrap();
     let began = Instant::now();
@@ -213,13 +213,13 @@ async fn a_frozen_leader_is_left_for_another_member() {
 /// The claims that share a lease with a ghost stay, and the ghost goes.
 #[tokio::test]
 async fn a_request_that_arrives_after_its_release_leaves_no_ghost_on_a_shared_lease() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let slow = driver(&server.url_at(proxy.addr())).await;
     let other = claim("b", 4);
     slow.acquire(&other, Patience::Wait).await.unwrap();
     let ghost = claim("a", 4);
-    let mut struck = proxy.fault(Fault::BlackHole, When::Request(1));
+    let mut struck = proxy.fault(ProxyFault::BlackHole, When::Request(1));
     {
         let acquire = slow.acquire(&ghost, Patience::Wait);
         tokio::select! {
@@ -244,13 +244,13 @@ async fn a_request_that_arrives_after_its_release_leaves_no_ghost_on_a_shared_le
 /// longer than this test waits.
 #[tokio::test]
 async fn a_claim_whose_answer_was_lost_does_not_live_on_a_shared_lease() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let slow = driver(&server.url_at(proxy.addr())).await;
     let other = claim("b", 120);
     slow.acquire(&other, Patience::Wait).await.unwrap();
     let ghost = claim("a", 120);
-    proxy.fault(Fault::Mute, When::Request(1));
+    proxy.fault(ProxyFault::Mute, When::Request(1));
     {
         let acquire = slow.acquire(&ghost, Patience::Wait);
         tokio::select! {
@@ -258,7 +258,7 @@ async fn a_claim_whose_answer_was_lost_does_not_live_on_a_shared_lease() {
             () = until("the ghost", || async { keys(&server, "a").await == 1 }) => {}
         }
     }
-    proxy.fault(Fault::Cut, When::Now);
+    proxy.fault(ProxyFault::Cut, When::Now);
     until("the ghost's end", || async {
         let _ = slow.renew_single(&other).await;
         keys(&server, "a").await == 0
@@ -271,7 +271,7 @@ async fn a_claim_whose_answer_was_lost_does_not_live_on_a_shared_lease() {
 
 #[tokio::test]
 async fn a_claim_that_core_forgot_does_not_live_on_a_lease_that_others_renew() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (forgotten, renewed) = (claim("a", 3), claim("b", 3));
     ours.acquire(&forgotten, Patience::Wait).await.unwrap();

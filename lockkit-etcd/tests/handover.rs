@@ -6,14 +6,14 @@ use std::time::Duration;
 use lockkit_core::driver::BreakMode;
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::handover::{ContendedLock, soon};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 const LONG: Duration = Duration::from_secs(300);
 
 /// A server, and a lock of a driver behind a proxy.
 async fn proxied() -> (Server, ContendedLock) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let driver = EtcdDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     (server, ContendedLock::new(Arc::new(driver), proxy, LONG, LONG / 2))
@@ -85,7 +85,7 @@ async fn a_waiter_does_not_rely_on_a_claim_whose_release_got_no_answer() {
     let [gives_up, last] = [lock.wait().await, lock.wait().await];
     gives_up.granted.abort();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut struck = lock.proxy.fault(Fault::Mute, When::Request(1));
+    let mut struck = lock.proxy.fault(ProxyFault::Mute, When::Request(1));
     let released = lock.driver.release(&gives_up.claim);
     let (released, ()) = tokio::join!(released, soon("the fault", struck.struck()));
     assert!(released.is_err(), "it was answered: {released:?}");

@@ -11,8 +11,8 @@ use lockkit_core::driver::{
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 /// Long enough for a machine that stalls; never waited out.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,7 +80,7 @@ async fn once(server: &Server, driver: &EtcdDriver) -> String {
 
 #[tokio::test]
 async fn a_lock_that_is_taken_again_and_again_has_one_key_and_those_beside_each_other_have_two() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let first = once(&server, &ours).await;
     let mut last = None;
@@ -111,7 +111,7 @@ async fn a_lock_that_is_taken_again_and_again_has_one_key_and_those_beside_each_
 /// Nor do those who never find it empty leave a key each time.
 #[tokio::test]
 async fn readers_beside_others_and_those_who_had_to_wait_use_keys_again() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     for mode in [Mode::Shared, Mode::Exclusive] {
         let (mut used, mut holder) = (BTreeSet::new(), claim_as(mode));
@@ -144,7 +144,7 @@ async fn on_the_lease_of_a_holder(server: &Server) {
 
 #[tokio::test]
 async fn who_was_released_is_not_taken_for_the_next_with_its_key() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (one, next) = (claim(), claim());
     take(&ours, &one).await;
@@ -166,7 +166,7 @@ async fn who_was_released_is_not_taken_for_the_next_with_its_key() {
 /// carried out, or not yet.
 #[tokio::test]
 async fn a_claim_whose_request_was_repeated_keeps_its_key() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let ours = driver(&server.url_at(proxy.addr())).await;
     let first = once(&server, &ours).await;
@@ -174,7 +174,7 @@ async fn a_claim_whose_request_was_repeated_keeps_its_key() {
     for (patience, lost) in [Patience::Wait, Patience::Try].into_iter().zip(lost) {
         let one = claim();
         let spare = once(&server, &ours).await;
-        proxy.fault(Fault::Cut, lost);
+        proxy.fault(ProxyFault::Cut, lost);
         let answer = soon("an answer", async {
             loop {
                 if let Ok(answered) = ours.acquire(&one, patience).await {
@@ -194,14 +194,14 @@ async fn a_claim_whose_request_was_repeated_keeps_its_key() {
 /// etcd put the claim in, the answer was lost, and nothing waits for it any more.
 #[tokio::test]
 async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_used_again() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let ours = driver(&server.url_at(proxy.addr())).await;
     // Its lease is not revoked while this one lives on it.
     take(&ours, &claim_on("b", Mode::Exclusive)).await;
     let spare = once(&server, &ours).await;
     let ghost = claim();
-    proxy.fault(Fault::Mute, When::Request(1));
+    proxy.fault(ProxyFault::Mute, When::Request(1));
     {
         let acquire = ours.acquire(&ghost, Patience::Wait);
         let there = soon("the ghost", async {
@@ -219,7 +219,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
         } // dropped here, at the latest
     }
     assert_eq!(only_key(&server).await, spare);
-    proxy.fault(Fault::Cut, When::Now);
+    proxy.fault(ProxyFault::Cut, When::Now);
     proxy.heal().await.unwrap();
     let next = claim();
     let queued = soon("its place", async {
@@ -242,7 +242,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
 
 #[tokio::test]
 async fn a_claim_that_was_broken_keeps_its_key_and_its_word() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
     let by = ClientIdentity::of_this_process();
     for force in [BreakMode::Graceful, BreakMode::Forced] {
@@ -275,7 +275,7 @@ async fn a_claim_that_was_broken_keeps_its_key_and_its_word() {
 /// A copy of this process, or a copy of etcd's data, brought an old key back.
 #[tokio::test]
 async fn what_stands_under_a_key_before_it_was_asked_for_is_another_claim() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let one = claim();
     take(&ours, &one).await;
@@ -301,7 +301,7 @@ async fn what_stands_under_a_key_before_it_was_asked_for_is_another_claim() {
 /// which stands behind it.
 #[tokio::test]
 async fn a_waiter_does_not_take_the_next_claim_with_a_key_for_the_one_that_it_waited_for() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let near = driver(&server.url()).await;
     let far = driver(&server.url_at(proxy.addr())).await;

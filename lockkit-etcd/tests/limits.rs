@@ -8,7 +8,7 @@ use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -27,7 +27,7 @@ async fn hold(driver: &EtcdDriver, claim: &Arc<Claim>) {
 /// use.
 #[tokio::test]
 async fn a_listing_shows_the_lists_in_use_and_passes_over_limits_alone() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = EtcdDriver::connect(&server.url()).await.unwrap();
     let name = |n: usize| format!("pool{n:04}");
     let mut in_use = BTreeSet::new();
@@ -61,7 +61,7 @@ async fn a_listing_shows_the_lists_in_use_and_passes_over_limits_alone() {
 
 #[tokio::test]
 async fn more_than_can_be_asked_for_hold_on_when_the_limit_is_lowered() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = EtcdDriver::connect(&server.url()).await.unwrap();
     let one = || permits("pool", 1, 150);
     let mut holders = Vec::new();

@@ -12,7 +12,7 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     Certificate, Client, ConnectOptions, GetOptions, Identity, Permission, TlsOptions,
 };
-use lockkit_lab::{EtcdDemands, Kind, Server};
+use lockkit_lab::{EtcdDemands, Server, ServerKind};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ async fn in_line(client: &mut Client, name: &str, claims: i64) {
 
 #[tokio::test]
 async fn a_login_that_etcd_forgot_is_made_anew_for_calls_and_for_streams() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let mut root = demand_logins(&server, "lockkit/").await;
     let (ours, theirs) = (
         manager(&url(&server, "shop:p%40ss%2Fw%3A%25", "")).await,
@@ -128,7 +128,7 @@ async fn a_token_that_ran_out_is_renewed() {
 
 #[tokio::test]
 async fn a_wrong_login_is_an_error_at_once_that_shows_no_password() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let _root = demand_logins(&server, "lockkit/").await;
     for login in ["shop:wrong-secret", "nobody:wrong-secret"] {
         let error = EtcdDriver::connect(&url(&server, login, "")).await.expect_err("it is refused");
@@ -145,7 +145,7 @@ async fn a_wrong_login_is_an_error_at_once_that_shows_no_password() {
 
 #[tokio::test]
 async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let mut root = demand_logins(&server, "team/locks/").await;
     let login = "shop:p%40ss%2Fw%3A%25";
     let locks = manager(&url(&server, login, "/team/locks")).await;
@@ -169,7 +169,7 @@ async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
 /// compares only, an operation of it must not do along what that user could not write by itself.
 #[tokio::test]
 async fn a_batch_with_an_operation_beyond_the_rights_is_refused_and_costs_the_others_nothing() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let mut root = demand_logins(&server, "lockkit/base/").await;
     let ranges = [("lockkit/", "lockkit/lock//theirs/"), ("lockkit/lock//theirs0", "lockkit0")];
     for (from, to) in ranges {

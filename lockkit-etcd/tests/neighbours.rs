@@ -9,7 +9,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Fence, Guard, LockManager, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, Compare, GetOptions, Txn, TxnOp};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -20,7 +20,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
 }
 
 async fn start() -> (Server, Arc<EtcdDriver>, LockManager) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = Arc::new(EtcdDriver::connect(&server.url()).await.unwrap());
     let locks = LockManager::with(driver.clone(), Settings::default()).unwrap();
     (server, driver, locks)

@@ -10,7 +10,7 @@ use lockkit_conformance::Harness;
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use site::Site;
 
 #[derive(Default)]
@@ -19,7 +19,8 @@ struct Served(Site);
 #[async_trait]
 impl Harness for Served {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        let server = Shared::server(Kind::Etcd).await.map_err(|e| Error::permanent("lab", e))?;
+        let server =
+            SharedServer::server(ServerKind::Etcd).await.map_err(|e| Error::permanent("lab", e))?;
         let backend = || async { Ok(Arc::new(EtcdDriver::connect(server.url()).await?) as Arc<_>) };
         self.0.driver(backend).await
     }

@@ -8,7 +8,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Storm, StormReport, StormSetup};
-use lockkit_lab::{Kind, Layout};
+use lockkit_lab::{Layout, ServerKind};
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
     LockManager::with(Arc::new(EtcdDriver::connect(&url).await?), settings)
@@ -29,7 +29,7 @@ async fn is_acquitted_with(stage: StormSetup, change: impl FnOnce(&mut Storm)) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_single_server_is_acquitted() {
-    is_acquitted(StormSetup::server(Kind::Etcd, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(ServerKind::Etcd, &FAULTS).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +40,7 @@ async fn a_storm_on_a_cluster_that_loses_its_leaders_is_acquitted() {
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_is_passed_on_through_all_faults() {
-    let stage = StormSetup::server(Kind::Etcd, &HOT_FAULTS).await.unwrap();
+    let stage = StormSetup::server(ServerKind::Etcd, &HOT_FAULTS).await.unwrap();
     let report = is_acquitted_with(stage, |storm| {
         let hot = Storm::hot(storm.program.clone());
         let ttl = storm.ttl; // the shortest leases

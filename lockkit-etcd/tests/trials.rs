@@ -15,14 +15,14 @@ use lockkit_etcd::etcd_client::{
     self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, KeyValue,
 };
 use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Layout, Server};
+use lockkit_lab::{Layout, Server, ServerKind};
 
 struct Etcd;
 
 #[async_trait]
 impl Deployment for Etcd {
-    fn kind(&self) -> Kind {
-        Kind::Etcd
+    fn kind(&self) -> ServerKind {
+        ServerKind::Etcd
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

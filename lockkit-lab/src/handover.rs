@@ -17,7 +17,7 @@ use lockkit_core::{
 };
 use tokio::task::JoinHandle;
 
-use crate::proxy::{Counts, Fault, Proxy, When};
+use crate::proxy::{Counts, Proxy, ProxyFault, When};
 
 /// Long enough for a machine that stalls; never waited out.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -272,13 +272,13 @@ impl ContendedLock {
     /// A waiter reads the queue when the answer is lost that would have granted it: it was the only message.
     pub async fn a_lost_answer_is_made_up_for(&self) {
         let Self { driver, proxy, .. } = self;
-        for fault in [Fault::Cut, Fault::Mute] {
+        for fault in [ProxyFault::Cut, ProxyFault::Mute] {
             let holder = self.hold().await;
             let [first, second] = [self.wait().await, self.wait().await];
             expected(driver.release(&holder).await);
             let (holder, _) = first.until_granted().await;
             let mut struck = match fault {
-                Fault::Cut => proxy.fault(fault, When::Answer(1)),
+                ProxyFault::Cut => proxy.fault(fault, When::Answer(1)),
                 _ => proxy.fault(fault, When::Request(1)),
             };
             let releasing = tokio::spawn({

@@ -11,7 +11,7 @@ use crate::proxy::Protocol;
 /// A server that stands alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ServerKind {
     /// Redis, with an append-only file.
     Redis,
     /// PostgreSQL.
@@ -32,7 +32,7 @@ pub enum Kind {
     FakeGcs,
 }
 
-impl Kind {
+impl ServerKind {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Redis,
@@ -97,13 +97,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for ServerKind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
@@ -170,14 +170,14 @@ impl Layout {
     }
 
     /// What each of its members is.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ServerKind {
         match self {
             Self::RedisSentinel | Self::RedisCluster | Self::RedisClusterWithReplicas => {
-                Kind::Redis
+                ServerKind::Redis
             }
-            Self::ZooKeeperEnsemble => Kind::ZooKeeper,
-            Self::EtcdCluster => Kind::Etcd,
-            Self::NatsCluster => Kind::Nats,
+            Self::ZooKeeperEnsemble => ServerKind::ZooKeeper,
+            Self::EtcdCluster => ServerKind::Etcd,
+            Self::NatsCluster => ServerKind::Nats,
         }
     }
 }

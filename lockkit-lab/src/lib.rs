@@ -13,10 +13,10 @@
 //! - [`worker`]: the program that tests start as other processes.
 //!
 //! ```no_run
-//! use lockkit_lab::{Data, Kind, Server};
+//! use lockkit_lab::{Data, ServerKind, Server};
 //!
 //! # async fn demo() -> Result<(), lockkit_lab::LabError> {
-//! let redis = Server::start(Kind::Redis).await?;
+//! let redis = Server::start(ServerKind::Redis).await?;
 //! println!("{}", redis.url());
 //! redis.freeze().await; // connections stay open, nothing answers
 //! redis.thaw();
@@ -83,7 +83,7 @@ pub use error::{LabError, Result};
 pub use folder::processes_in;
 pub use galera::Galera;
 pub use group::Group;
-pub use kind::{Kind, Layout};
+pub use kind::{Layout, ServerKind};
 pub use pair::{Pair, Replication};
 pub use program::terraform;
 pub use proxy::Proxy;
@@ -91,7 +91,7 @@ pub use server::{Data, Server, missing_valkey};
 pub use servers::dynamodb::create_table;
 pub use servers::etcd::EtcdDemands;
 pub use servers::zookeeper::ZooKeeperDemands;
-pub use shared::Shared;
+pub use shared::SharedServer;
 pub use site::{Act, Concerns, Costs, Deletion, Deployment, RefusalMode};
 pub use slots::SlotMove;
 pub use tls::{Clients, TestCertificates};

@@ -193,7 +193,7 @@ impl Pair {
 pub(crate) async fn ask(server: &Server, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     let rows = async {
         match server.kind() {
-            super::Kind::Postgres => {
+            super::ServerKind::Postgres => {
                 postgres::PostgresConnection::open(server.addr()).await?.query(sql).await
             }
             _ => mysql::MySqlClient::open(server.addr()).await?.query(sql).await,

@@ -13,7 +13,7 @@ use tokio::time;
 use super::clock::{Clock, Shift};
 use super::error::{Doing, LabError, Result};
 use super::folder::{Folder, is_stopped, processes_in, signal};
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::server_dir::ServerDir;
 use super::servers;
 use super::servers::etcd::{Etcd, EtcdDemands};
@@ -79,7 +79,7 @@ impl Server {
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing of the server remains.
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(kind: ServerKind) -> Result<Self> {
         Self::start_fresh(kind, false).await
     }
 
@@ -92,7 +92,7 @@ impl Server {
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing of the server remains.
-    pub async fn start_with_clock(kind: Kind) -> Result<Self> {
+    pub async fn start_with_clock(kind: ServerKind) -> Result<Self> {
         if !kind.has_movable_clock() {
             return Err(LabError::Unsupported {
                 server: kind.to_string(),
@@ -148,7 +148,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a Valkey, which in all else is a [`Kind::Redis`].
+    /// Starts a Valkey, which in all else is a [`ServerKind::Redis`].
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Server {
         Ok(server)
     }
 
-    async fn start_fresh(kind: Kind, clock: bool) -> Result<Self> {
+    async fn start_fresh(kind: ServerKind, clock: bool) -> Result<Self> {
         for _ in 1..STARTS {
             match Self::start_once(kind, clock).await {
                 Err(LabError::Ended { .. }) => {}
@@ -209,7 +209,7 @@ impl Server {
         Self::start_once(kind, clock).await
     }
 
-    async fn start_once(kind: Kind, clock: bool) -> Result<Self> {
+    async fn start_once(kind: ServerKind, clock: bool) -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
         let server = Self::create(servers::recipe(kind)?, folder, clock).await?;
         server.launch(Data::Keep).await?;
@@ -234,7 +234,7 @@ impl Server {
     }
 
     /// What it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ServerKind {
         self.recipe.kind()
     }
 

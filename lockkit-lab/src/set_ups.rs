@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::proxy::{Protocol, Proxy};
 use crate::trials::{TRIALS, trial};
-use crate::{Costs, Deployment, Group, Kind, LabError, Layout, Result, Server, s3};
+use crate::{Costs, Deployment, Group, LabError, Layout, Result, Server, ServerKind, s3};
 
 /// A set-up that can be started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,10 @@ pub struct SetUp {
 enum Location {
     /// A new SQLite file.
     File,
-    Server(Kind),
+    Server(ServerKind),
     Group(Layout),
     /// Three servers of a kind that know nothing of each other.
-    Quorum(Kind),
+    Quorum(ServerKind),
     /// A bucket of the lab's own S3 server, in this process.
     Bucket,
 }
@@ -50,17 +50,17 @@ pub const SET_UPS: [SetUp; 8] = [
     SetUp {
         name: "PostgreSQL",
         about: "one server; writes are not forced to disk (fsync = off)",
-        location: Location::Server(Kind::Postgres),
+        location: Location::Server(ServerKind::Postgres),
     },
     SetUp {
         name: "MariaDB",
         about: "one server; writes are forced to disk once a second",
-        location: Location::Server(Kind::MariaDb),
+        location: Location::Server(ServerKind::MariaDb),
     },
     SetUp {
         name: "Redis",
         about: "one server with an append-only file that is not forced to disk",
-        location: Location::Server(Kind::Redis),
+        location: Location::Server(ServerKind::Redis),
     },
     SetUp {
         name: "Redis Cluster",
@@ -70,18 +70,18 @@ pub const SET_UPS: [SetUp; 8] = [
     SetUp {
         name: "Quorum of Redis",
         about: "three such servers that know nothing of each other, and have 2 s to answer",
-        location: Location::Quorum(Kind::Redis),
+        location: Location::Quorum(ServerKind::Redis),
     },
     SetUp {
         name: "ZooKeeper",
         about: "one server; writes are not forced to disk; a tick of 500 ms instead of the usual 2 s, \
                 so leases of the dead end sooner",
-        location: Location::Server(Kind::ZooKeeper),
+        location: Location::Server(ServerKind::ZooKeeper),
     },
     SetUp {
         name: "etcd",
         about: "one server; every write is forced to disk",
-        location: Location::Server(Kind::Etcd),
+        location: Location::Server(ServerKind::Etcd),
     },
 ];
 
@@ -91,13 +91,13 @@ pub const STORES: [SetUp; 3] = [
     SetUp {
         name: "NATS",
         about: "one server with JetStream; writes are forced to disk every two minutes",
-        location: Location::Server(Kind::Nats),
+        location: Location::Server(ServerKind::Nats),
     },
     SetUp {
         name: "DynamoDB Local",
         about: "the emulator, with its data in memory; polled every 50 ms instead of each second, \
                 and a least ttl of 500 ms instead of 1 s",
-        location: Location::Server(Kind::DynamoDb),
+        location: Location::Server(ServerKind::DynamoDb),
     },
     SetUp {
         name: "S3",
@@ -160,16 +160,18 @@ impl SetUp {
     pub fn scheme(&self) -> &'static str {
         match self.location {
             Location::File => "sqlite",
-            Location::Server(Kind::Postgres) => "postgres",
-            Location::Server(Kind::MariaDb) => "mysql",
-            Location::Server(Kind::ZooKeeper) => "zk",
-            Location::Server(Kind::Etcd) => "etcd",
-            Location::Server(Kind::Nats) => "nats",
-            Location::Server(Kind::DynamoDb) => "dynamodb",
-            Location::Server(Kind::Azurite) => "az",
-            Location::Server(Kind::FakeGcs) => "gs",
+            Location::Server(ServerKind::Postgres) => "postgres",
+            Location::Server(ServerKind::MariaDb) => "mysql",
+            Location::Server(ServerKind::ZooKeeper) => "zk",
+            Location::Server(ServerKind::Etcd) => "etcd",
+            Location::Server(ServerKind::Nats) => "nats",
+            Location::Server(ServerKind::DynamoDb) => "dynamodb",
+            Location::Server(ServerKind::Azurite) => "az",
+            Location::Server(ServerKind::FakeGcs) => "gs",
             Location::Bucket => "s3",
-            Location::Server(Kind::Redis) | Location::Group(_) | Location::Quorum(_) => "redis",
+            Location::Server(ServerKind::Redis) | Location::Group(_) | Location::Quorum(_) => {
+                "redis"
+            }
         }
     }
 
@@ -239,7 +241,7 @@ impl SetUp {
     /// Drivers get the tick of the lab's ZooKeeper.
     fn options(&self) -> &'static str {
         match self.location {
-            Location::Server(Kind::ZooKeeper) => "?tick=500ms",
+            Location::Server(ServerKind::ZooKeeper) => "?tick=500ms",
             _ => "",
         }
     }
@@ -285,10 +287,10 @@ impl SetUp {
         }
         match self.location {
             Location::File | Location::Bucket => None,
-            Location::Server(Kind::Nats) => {
+            Location::Server(ServerKind::Nats) => {
                 Some(|name| begins(name, &ON_STORES) || begins(name, &ON_DISK))
             }
-            Location::Server(Kind::DynamoDb) => Some(|name| begins(name, &ON_STORES)),
+            Location::Server(ServerKind::DynamoDb) => Some(|name| begins(name, &ON_STORES)),
             _ => Some(|_| true),
         }
     }
@@ -324,7 +326,7 @@ struct Other {
 }
 
 impl Other {
-    async fn start(kind: Kind) -> Result<Self, Error> {
+    async fn start(kind: ServerKind) -> Result<Self, Error> {
         let lab = |error: &dyn std::fmt::Display| Error::Config(format!("the lab: {error}"));
         let server = Server::start(kind).await.map_err(|e| lab(&e))?;
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await.map_err(|e| lab(&e))?;
@@ -335,7 +337,7 @@ impl Other {
 
 #[async_trait]
 impl Deployment for Staged {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ServerKind {
         match self.set_up.location {
             Location::Server(kind) | Location::Quorum(kind) => kind,
             Location::Group(layout) => layout.kind(),
@@ -366,7 +368,7 @@ impl Deployment for Staged {
 
     fn options(&self) -> &'static str {
         match self.kind() {
-            Kind::ZooKeeper => "?session_timeout=10s&tick=500ms",
+            ServerKind::ZooKeeper => "?session_timeout=10s&tick=500ms",
             _ => "",
         }
     }
@@ -381,7 +383,7 @@ impl Deployment for Staged {
                 (costs.acquire_shared, costs.first_use) = (2, 2);
                 costs.look_when_woken = 2;
             }
-            Location::Server(Kind::ZooKeeper) => {
+            Location::Server(ServerKind::ZooKeeper) => {
                 costs.renew_thousand = 2;
                 costs.fewer_at_times = 1;
             }
@@ -393,8 +395,8 @@ impl Deployment for Staged {
     fn layouts(&self) -> Vec<Layout> {
         match self.set_up.location {
             Location::Group(Layout::RedisCluster) => vec![Layout::RedisClusterWithReplicas],
-            Location::Server(Kind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
-            Location::Server(Kind::Etcd) => vec![Layout::EtcdCluster],
+            Location::Server(ServerKind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
+            Location::Server(ServerKind::Etcd) => vec![Layout::EtcdCluster],
             _ => Vec::new(),
         }
     }

@@ -12,19 +12,19 @@ use tokio::sync::OnceCell;
 
 use super::error::{Doing, LabError, Result};
 use super::group::Group;
-use super::kind::{Kind, Layout};
+use super::kind::{Layout, ServerKind};
 use super::server::Server;
 
 /// A server, or a group of servers, that others use at the same time.
 #[derive(Debug, Clone)]
-pub struct Shared {
+pub struct SharedServer {
     url: String,
     authority: String,
     addr: SocketAddr,
 }
 
-impl Shared {
-    /// The server that [`Kind::variable`] names; without one, a server that all
+impl SharedServer {
+    /// The server that [`ServerKind::variable`] names; without one, a server that all
     /// tests of this process share, started at the first call.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Shared {
     /// # Cancel safety
     ///
     /// If the future is dropped, the next caller starts the server.
-    pub async fn server(kind: Kind) -> Result<Self> {
+    pub async fn server(kind: ServerKind) -> Result<Self> {
         match env::var(kind.variable()) {
             Ok(url) => Self::named(&url),
             Err(_) => Self::named(&of_this_process(kind).await?.url()),
@@ -116,10 +116,10 @@ async fn group_of_this_process(layout: Layout) -> Result<&'static Group> {
 }
 
 /// Never dropped: its watchdog ends the server when this process ends.
-async fn of_this_process(kind: Kind) -> Result<&'static Server> {
-    static SERVERS: [OnceCell<Server>; Kind::ALL.len()] =
-        [const { OnceCell::const_new() }; Kind::ALL.len()];
-    let at = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
+async fn of_this_process(kind: ServerKind) -> Result<&'static Server> {
+    static SERVERS: [OnceCell<Server>; ServerKind::ALL.len()] =
+        [const { OnceCell::const_new() }; ServerKind::ALL.len()];
+    let at = ServerKind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
     SERVERS[at].get_or_try_init(|| Server::start(kind)).await
 }
 
@@ -129,18 +129,19 @@ mod tests {
 
     #[test]
     fn only_the_address_of_a_url_is_replaced() {
-        let named = Shared::named("mysql://root:p@127.0.0.1:3306/lockkit?x=1").unwrap();
+        let named = SharedServer::named("mysql://root:p@127.0.0.1:3306/lockkit?x=1").unwrap();
         assert_eq!(named.addr(), "127.0.0.1:3306".parse().unwrap());
         let proxy = "127.0.0.1:9".parse().unwrap();
         assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
-        assert!(Shared::named("redis").is_err());
-        let bucket = Shared::named("az://c?account=a&endpoint=http://127.0.0.1:7/a").unwrap();
+        assert!(SharedServer::named("redis").is_err());
+        let bucket = SharedServer::named("az://c?account=a&endpoint=http://127.0.0.1:7/a").unwrap();
         assert_eq!(bucket.addr(), "127.0.0.1:7".parse().unwrap());
         assert_eq!(bucket.url_at(proxy), "az://c?account=a&endpoint=http://127.0.0.1:9/a");
-        let table = Shared::named("dynamodb://t?region=x&endpoint=http://127.0.0.1:7&pace=1s");
+        let table =
+            SharedServer::named("dynamodb://t?region=x&endpoint=http://127.0.0.1:7&pace=1s");
         let moved = "dynamodb://t?region=x&endpoint=http://127.0.0.1:9&pace=1s";
         assert_eq!(table.unwrap().url_at(proxy), moved);
-        let group = Shared::named("redis+sentinel://127.0.0.1:5,127.0.0.1:6/main").unwrap();
+        let group = SharedServer::named("redis+sentinel://127.0.0.1:5,127.0.0.1:6/main").unwrap();
         assert_eq!(group.addr(), "127.0.0.1:5".parse().unwrap());
     }
 }

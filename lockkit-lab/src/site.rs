@@ -12,14 +12,14 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 
 use crate::proxy::Protocol;
-use crate::{Kind, Layout, Server};
+use crate::{Layout, Server, ServerKind};
 
 /// A kind of server that locks are kept in, and the driver that reaches it. The lab starts the
 /// servers.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
-/// use lockkit_lab::Kind;
+/// use lockkit_lab::ServerKind;
 /// use lockkit_lab::{Costs, Deployment};
 /// # use lockkit_core::{Error, driver::LockDriver};
 ///
@@ -27,8 +27,8 @@ use crate::{Kind, Layout, Server};
 ///
 /// #[async_trait::async_trait]
 /// impl Deployment for Mine {
-///     fn kind(&self) -> Kind {
-///         Kind::Redis
+///     fn kind(&self) -> ServerKind {
+///         ServerKind::Redis
 ///     }
 ///
 ///     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
@@ -45,7 +45,7 @@ use crate::{Kind, Layout, Server};
 #[async_trait]
 pub trait Deployment: Send + Sync + 'static {
     /// The server that stands alone.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ServerKind;
 
     /// The group of servers in which locks are kept, rather than in one that stands alone: all
     /// trials then run on such a group, and a fault of the server is one of all its members.

@@ -17,7 +17,7 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_lab::promise_tests::test_of;
 use lockkit_lab::set_ups::SET_UPS;
 use lockkit_lab::trials::TRIALS;
-use lockkit_lab::{Group, Kind, Layout, Shared};
+use lockkit_lab::{Group, Layout, ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::{MySqlDriver, PostgresDriver, SqliteDriver};
 use lockkit_store::{AzureStore, DynamoStore, GcsStore, NatsStore, S3Store};
@@ -27,13 +27,13 @@ use lockkit_zk::ZkDriver;
 async fn stated() -> Vec<(&'static str, Capabilities)> {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("locks.db").display());
-    let postgres = Shared::server(Kind::Postgres).await.unwrap();
+    let postgres = SharedServer::server(ServerKind::Postgres).await.unwrap();
     let traded = format!("{}?durability=needed", postgres.url());
-    let mysql = Shared::server(Kind::MariaDb).await.unwrap();
-    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let mysql = SharedServer::server(ServerKind::MariaDb).await.unwrap();
+    let redis = SharedServer::server(ServerKind::Redis).await.unwrap();
     let sentinel = Group::start(Layout::RedisSentinel).await.unwrap();
     let cluster = Group::start(Layout::RedisCluster).await.unwrap();
-    let zk = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let zk = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let mut members: Vec<Arc<dyn LockDriver>> = Vec::new();
     for _ in 0..3 {
         members.push(Arc::new(RedisDriver::connect(redis.url()).await.unwrap()));
@@ -139,7 +139,8 @@ fn shown_table(set_ups: &[(&str, &Capabilities)]) -> String {
     let mut out = "| | shown by | stated |\n| --- | --- | --- |\n".to_owned();
     for fault in Fault::ALL {
         let (mut tests, mut stated): (BTreeMap<_, Vec<_>>, Vec<_>) = Default::default();
-        for (name, _) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Guarantee::Impossible) {
+        for (name, _) in set_ups.iter().filter(|(_, c)| c.guarantee(fault) != Guarantee::Impossible)
+        {
             match test_of(name, fault) {
                 Some(shown) => tests.entry(shown.test).or_default().push(*name),
                 None => stated.push(*name),

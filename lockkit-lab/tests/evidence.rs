@@ -10,7 +10,7 @@ use lockkit::{
     Claim, ClientIdentity, Guard, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
 };
 use lockkit_compose::{QuorumDriver, QuorumOptions};
-use lockkit_lab::{Data, Kind, Server, Shift};
+use lockkit_lab::{Data, Server, ServerKind, Shift};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use tokio::time::{Instant, sleep, timeout};
@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Those whose answers show a clock.
-const WITH_CLOCK: [Kind; 3] = [Kind::Redis, Kind::Postgres, Kind::MariaDb];
+const WITH_CLOCK: [ServerKind; 3] = [ServerKind::Redis, ServerKind::Postgres, ServerKind::MariaDb];
 
 async fn locks(server: &Server) -> LockManager {
     let settings = Settings::default().ttl(TTL).wait_ttl(TTL);
@@ -60,10 +60,10 @@ async fn lost(guard: &Guard) -> LossReason {
 async fn driver(server: &Server) -> Arc<dyn LockDriver> {
     let url = server.url();
     match server.kind() {
-        Kind::Redis => Arc::new(RedisDriver::connect(&url).await.unwrap()),
-        Kind::Postgres => Arc::new(PostgresDriver::connect(&url).await.unwrap()),
-        Kind::MariaDb => Arc::new(MySqlDriver::connect(&url).await.unwrap()),
-        Kind::Etcd => Arc::new(EtcdDriver::connect(&url).await.unwrap()),
+        ServerKind::Redis => Arc::new(RedisDriver::connect(&url).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect(&url).await.unwrap()),
+        ServerKind::MariaDb => Arc::new(MySqlDriver::connect(&url).await.unwrap()),
+        ServerKind::Etcd => Arc::new(EtcdDriver::connect(&url).await.unwrap()),
         other => panic!("{other} tells nothing"),
     }
 }
@@ -109,10 +109,10 @@ async fn every_answer_of_one_request_tells_of_one_server() {
         assert!(!first.run.is_empty() && first.run == second.run, "{first:?}, {second:?}");
         let passed = second.time.unwrap() - first.time.unwrap();
         assert!(passed >= Duration::from_millis(100) && passed <= begun.elapsed(), "{passed:?}");
-        if kind == Kind::Postgres {
+        if kind == ServerKind::Postgres {
             assert!(second.position > first.position, "a renewal is in its log: {second:?}");
         }
-        if kind == Kind::Redis {
+        if kind == ServerKind::Redis {
             assert_eq!(first.connection, second.connection);
         }
     }
@@ -121,7 +121,7 @@ async fn every_answer_of_one_request_tells_of_one_server() {
 /// No clock, and no position: those of a member that lags would go back.
 #[tokio::test]
 async fn etcd_tells_its_cluster_and_no_more() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let driver = driver(&server).await;
     let claims = [taken(&*driver, "a").await, taken(&*driver, "b").await];
     let first = evidence(&*driver, &claims).await;
@@ -135,7 +135,7 @@ async fn etcd_tells_its_cluster_and_no_more() {
 
 #[tokio::test]
 async fn a_redis_that_was_restarted_is_another_run_and_a_claim_that_it_has_holds() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let driver = driver(&server).await;
     let claims = [taken(&*driver, "a").await];
     let before = evidence(&*driver, &claims).await.remove(0).1;
@@ -146,7 +146,7 @@ async fn a_redis_that_was_restarted_is_another_run_and_a_claim_that_it_has_holds
 
 #[tokio::test]
 async fn a_lock_that_a_new_redis_does_not_have_is_lost_to_another_server() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let locks = locks(&server).await;
     let guard = renewed(&locks).await;
     server.restart(Data::Lose).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_lock_that_a_new_redis_does_not_have_is_lost_to_another_server() {
 
 #[tokio::test]
 async fn a_lock_that_a_redis_keeps_is_held_on_after_its_restart() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let locks = locks(&server).await;
     let guard = renewed(&locks).await;
     server.restart(Data::Keep).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_lock_that_a_step_of_the_servers_clock_ended_is_lost_to_that() {
 
 #[tokio::test]
 async fn a_step_back_of_the_servers_clock_shortens_nothing() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     let locks = locks(&server).await;
     let guard = renewed(&locks).await;
     let before = next_renewal(&guard).await;
@@ -189,7 +189,7 @@ async fn a_step_back_of_the_servers_clock_shortens_nothing() {
 /// A server whose clock gains half a second each second.
 #[tokio::test]
 async fn a_fast_server_is_trusted_for_as_long_as_its_leases_last() {
-    let server = Arc::new(Server::start_with_clock(Kind::Redis).await.unwrap());
+    let server = Arc::new(Server::start_with_clock(ServerKind::Redis).await.unwrap());
     let begun = Instant::now();
     let gains = tokio::spawn({
         let server = server.clone();
@@ -216,7 +216,7 @@ async fn a_quorum_is_another_run_when_a_member_is() {
     let mut servers = Vec::new();
     let mut members: Vec<Arc<dyn LockDriver>> = Vec::new();
     for _ in 0..3 {
-        servers.push(Server::start(Kind::Redis).await.unwrap());
+        servers.push(Server::start(ServerKind::Redis).await.unwrap());
         members.push(driver(servers.last().unwrap()).await);
     }
     let driver = QuorumDriver::new(members, QuorumOptions::default().max_ttl(LONG)).unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forgetful::Forgetful;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::storm::{HOT_FAULTS, Storm, StormReport, StormSetup};
 
@@ -29,24 +29,24 @@ async fn is_acquitted(stage: StormSetup) -> StormReport {
     report
 }
 
-async fn is_acquitted_on(kind: Kind) {
+async fn is_acquitted_on(kind: ServerKind) {
     let report = is_acquitted(StormSetup::server(kind, &HOT_FAULTS).await.unwrap()).await;
     assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_on_redis_is_passed_on_through_all_faults() {
-    is_acquitted_on(Kind::Redis).await;
+    is_acquitted_on(ServerKind::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_on_postgresql_is_passed_on_through_all_faults() {
-    is_acquitted_on(Kind::Postgres).await;
+    is_acquitted_on(ServerKind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_on_mariadb_is_passed_on_through_all_faults() {
-    is_acquitted_on(Kind::MariaDb).await;
+    is_acquitted_on(ServerKind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,8 +60,10 @@ async fn one_hot_name_on_sqlite_is_passed_on_by_processes_that_are_frozen_and_ki
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_on_a_quorum_of_redis_is_passed_on_through_all_faults() {
     let storm = storm();
-    is_acquitted(StormSetup::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap())
-        .await;
+    is_acquitted(
+        StormSetup::quorum(ServerKind::Redis, 3, storm.seed, storm.longest()).await.unwrap(),
+    )
+    .await;
 }
 
 /// A wake-up that is forgotten after a lost answer costs no safety: the judge has to count liveness.
@@ -70,7 +72,7 @@ async fn a_driver_that_forgets_its_waiters_after_a_lost_answer_is_convicted() {
     let mut storm = storm();
     (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
-    let stage = StormSetup::server(Kind::Redis, &[Fault::ConnectionCut]).await.unwrap();
+    let stage = StormSetup::server(ServerKind::Redis, &[Fault::ConnectionCut]).await.unwrap();
     let mut here = Vec::new();
     for _ in 0..3 {
         let right = connect(stage.url.clone(), settings.clone()).await.unwrap();
@@ -97,7 +99,7 @@ async fn waiters_in_one_process_are_not_forgotten_when_answers_are_lost() {
     let mut storm = storm();
     (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
-    for kind in [Kind::Redis, Kind::Postgres] {
+    for kind in [ServerKind::Redis, ServerKind::Postgres] {
         let stage = StormSetup::server(kind, &[Fault::ConnectionCut]).await.unwrap();
         let mut here = Vec::new();
         for _ in 0..3 {

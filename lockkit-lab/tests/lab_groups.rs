@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab_memory::{recalls, remember};
 use lockkit_lab::raw::{resp, zookeeper};
-use lockkit_lab::{Data, Group, Kind, LabError, Layout, Rift, Server, processes_in};
+use lockkit_lab::{Data, Group, LabError, Layout, Rift, Server, ServerKind, processes_in};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -116,7 +116,7 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     member.restart(Data::Lose).await.unwrap();
     group.complete().await.unwrap();
     assert_eq!(resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(), resp::RespReply::Number(0));
-    assert_eq!(group.members()[2].kind(), Kind::Redis);
+    assert_eq!(group.members()[2].kind(), ServerKind::Redis);
 }
 
 /// Cuts off the leader, or a follower, of an ensemble: it answers for a while and then no more,
@@ -139,7 +139,7 @@ async fn ensemble_without(leads: bool, rift: Rift) {
     }
     assert!(answers > 0, "clients reach it still");
     eprintln!("{rift:?}: one that is cut off answers for {:.1?}", since.elapsed());
-    while remember(Kind::ZooKeeper, other).await.is_err() {
+    while remember(ServerKind::ZooKeeper, other).await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     eprintln!("{rift:?}: the others remember after {:.1?}", since.elapsed());

@@ -9,12 +9,12 @@ use std::time::Duration;
 use lab_http2::Http2;
 use lockkit_lab::proxy::{Counts, Protocol, Proxy};
 use lockkit_lab::raw::{etcd, mysql, postgres, resp, zookeeper};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 /// Under it a flight is a flight, however the client's pieces are scheduled.
 const LATENCY: Duration = Duration::from_millis(10);
 
-async fn before(kind: Kind, protocol: Protocol) -> (Server, Proxy) {
+async fn before(kind: ServerKind, protocol: Protocol) -> (Server, Proxy) {
     let server = Server::start(kind).await.unwrap();
     let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
     proxy.latency(LATENCY);
@@ -29,7 +29,7 @@ fn brief(counts: Counts) -> [u64; 4] {
 
 #[tokio::test]
 async fn redis_commands_are_counted_as_redis_counts_them() {
-    let (server, proxy) = before(Kind::Redis, Protocol::Resp).await;
+    let (server, proxy) = before(ServerKind::Redis, Protocol::Resp).await;
     let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
     client.call(&["CONFIG", "RESETSTAT"]).await.unwrap();
     proxy.reset();
@@ -57,7 +57,7 @@ async fn redis_commands_are_counted_as_redis_counts_them() {
 
 #[tokio::test]
 async fn published_messages_are_counted_apart_in_both_dialects() {
-    let (server, proxy) = before(Kind::Redis, Protocol::Resp).await;
+    let (server, proxy) = before(ServerKind::Redis, Protocol::Resp).await;
     for dialect in ["2", "3"] {
         let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
         client.call(&["HELLO", dialect]).await.unwrap();
@@ -75,7 +75,7 @@ async fn published_messages_are_counted_apart_in_both_dialects() {
 
 #[tokio::test]
 async fn postgres_requests_are_counted_as_its_log_shows_them() {
-    let (server, proxy) = before(Kind::Postgres, Protocol::Postgres).await;
+    let (server, proxy) = before(ServerKind::Postgres, Protocol::Postgres).await;
     let mut client = postgres::PostgresConnection::open(proxy.addr()).await.unwrap();
     assert_eq!(brief(proxy.counts()), [1, 1, 0, 1], "the login");
     client.query("SET log_statement = 'all'").await.unwrap();
@@ -104,7 +104,7 @@ async fn postgres_requests_are_counted_as_its_log_shows_them() {
 
 #[tokio::test]
 async fn notifications_of_postgres_are_counted_apart() {
-    let (server, proxy) = before(Kind::Postgres, Protocol::Postgres).await;
+    let (server, proxy) = before(ServerKind::Postgres, Protocol::Postgres).await;
     let mut client = postgres::PostgresConnection::open(proxy.addr()).await.unwrap();
     client.query("LISTEN lab").await.unwrap();
     proxy.reset();
@@ -119,7 +119,7 @@ async fn notifications_of_postgres_are_counted_apart() {
 
 #[tokio::test]
 async fn mariadb_commands_are_counted_as_mariadb_counts_them() {
-    let (_server, proxy) = before(Kind::MariaDb, Protocol::MySql).await;
+    let (_server, proxy) = before(ServerKind::MariaDb, Protocol::MySql).await;
     let mut client = mysql::MySqlClient::open(proxy.addr()).await.unwrap();
     let counts = proxy.counts();
     assert_eq!(brief(counts), [1, 1, 0, 1], "the login");
@@ -140,7 +140,7 @@ async fn mariadb_commands_are_counted_as_mariadb_counts_them() {
 
 #[tokio::test]
 async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
-    let (server, proxy) = before(Kind::ZooKeeper, Protocol::ZooKeeper).await;
+    let (server, proxy) = before(ServerKind::ZooKeeper, Protocol::ZooKeeper).await;
     let mut client = zookeeper::ZkConnection::open(proxy.addr()).await.unwrap();
     client.create("/a").await.unwrap();
     assert!(client.exists("/a", true).await.unwrap());
@@ -168,7 +168,7 @@ async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
 
 #[tokio::test]
 async fn etcds_calls_and_events_are_counted_as_etcd_counts_them() {
-    let (server, proxy) = before(Kind::Etcd, Protocol::Grpc).await;
+    let (server, proxy) = before(ServerKind::Etcd, Protocol::Grpc).await;
     let asked_if_ready = received(server.addr(), "Range").await;
     let mut client = Http2::open(proxy.addr()).await;
     client.unary(1, "/etcdserverpb.KV/Range", b"\x0a\x03lab").await;

@@ -6,9 +6,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lab_memory::{recalls, remember};
-use lockkit_lab::proxy::{End, Fault, Protocol, Proxy, When};
+use lockkit_lab::proxy::{End, Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +23,7 @@ struct CaseContext {
 
 impl CaseContext {
     async fn new() -> Self {
-        let server = Server::start(Kind::Redis).await.unwrap();
+        let server = Server::start(ServerKind::Redis).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
         let mut client = resp::RespConnection::open(proxy.addr()).await.unwrap();
         client.call(&["PING"]).await.unwrap();
@@ -59,20 +59,20 @@ impl CaseContext {
 #[tokio::test]
 async fn an_answer_is_lost_after_the_server_acted_in_every_protocol() {
     for (kind, protocol, logins) in [
-        (Kind::Redis, Protocol::Resp, 0),
-        (Kind::Postgres, Protocol::Postgres, 1),
-        (Kind::MariaDb, Protocol::MySql, 1),
-        (Kind::ZooKeeper, Protocol::ZooKeeper, 1),
-        (Kind::Etcd, Protocol::Unknown, 0),
+        (ServerKind::Redis, Protocol::Resp, 0),
+        (ServerKind::Postgres, Protocol::Postgres, 1),
+        (ServerKind::MariaDb, Protocol::MySql, 1),
+        (ServerKind::ZooKeeper, Protocol::ZooKeeper, 1),
+        (ServerKind::Etcd, Protocol::Unknown, 0),
     ] {
         let server = Server::start(kind).await.unwrap();
         let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
-        let strike = proxy.fault(Fault::Cut, When::Request(logins + 1));
+        let strike = proxy.fault(ProxyFault::Cut, When::Request(logins + 1));
         remember(kind, proxy.addr()).await.unwrap_err();
         assert!(strike.has_struck());
         assert!(!recalls(kind, server.addr()).await.unwrap(), "{kind}: cut before it acted");
 
-        let strike = proxy.fault(Fault::Cut, When::Answer(logins + 1));
+        let strike = proxy.fault(ProxyFault::Cut, When::Answer(logins + 1));
         remember(kind, proxy.addr()).await.unwrap_err();
         assert!(strike.has_struck());
         assert!(recalls(kind, server.addr()).await.unwrap(), "{kind}: cut after it acted");
@@ -83,7 +83,7 @@ async fn an_answer_is_lost_after_the_server_acted_in_every_protocol() {
 #[tokio::test]
 async fn a_cut_strikes_at_the_message_it_was_ordered_for() {
     let mut context = CaseContext::new().await;
-    let strike = context.proxy.fault(Fault::Cut, When::Answer(3));
+    let strike = context.proxy.fault(ProxyFault::Cut, When::Answer(3));
     context.increment().await.unwrap();
     context.increment().await.unwrap();
     assert!(!strike.has_struck());
@@ -98,7 +98,7 @@ async fn a_cut_now_ends_all_connections() {
     let mut context = CaseContext::new().await;
     let mut second = resp::RespConnection::open(context.proxy.addr()).await.unwrap();
     second.call(&["PING"]).await.unwrap();
-    context.proxy.fault(Fault::Cut, When::Now);
+    context.proxy.fault(ProxyFault::Cut, When::Now);
     context.client.read().await.unwrap_err();
     second.read().await.unwrap_err();
     context.server_sees(1).await;
@@ -107,7 +107,7 @@ async fn a_cut_now_ends_all_connections() {
 #[tokio::test]
 async fn a_mute_connection_swallows_answers_while_the_server_acts() {
     let mut context = CaseContext::new().await;
-    let mut strike = context.proxy.fault(Fault::Mute, When::Request(2));
+    let mut strike = context.proxy.fault(ProxyFault::Mute, When::Request(2));
     context.increment().await.unwrap();
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
@@ -123,7 +123,7 @@ async fn a_mute_connection_swallows_answers_while_the_server_acts() {
 #[tokio::test]
 async fn a_black_hole_holds_everything_until_it_is_healed() {
     let mut context = CaseContext::new().await;
-    let mut strike = context.proxy.fault(Fault::BlackHole, When::Request(1));
+    let mut strike = context.proxy.fault(ProxyFault::BlackHole, When::Request(1));
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
     let late = resp::RespConnection::open(context.proxy.addr()).await;
@@ -138,7 +138,7 @@ async fn a_black_hole_holds_everything_until_it_is_healed() {
 #[tokio::test]
 async fn a_black_hole_can_begin_at_an_answer_and_hides_a_close() {
     let mut context = CaseContext::new().await;
-    context.proxy.fault(Fault::BlackHole, When::Answer(1));
+    context.proxy.fault(ProxyFault::BlackHole, When::Answer(1));
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     while context.acted().await != "1" {
         sleep(Duration::from_millis(1)).await;
@@ -158,14 +158,14 @@ async fn a_black_hole_can_begin_at_an_answer_and_hides_a_close() {
 async fn a_delay_holds_one_direction_and_keeps_its_order() {
     let mut context = CaseContext::new().await;
     let by = Duration::from_millis(200);
-    context.proxy.fault(Fault::Delay(by), When::Request(2));
+    context.proxy.fault(ProxyFault::Delay(by), When::Request(2));
     let since = Instant::now();
     context.client.send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]]).await.unwrap();
     for nth in 1..=3 {
         assert_eq!(context.client.read().await.unwrap(), RespReply::Number(nth));
         assert!((nth == 1) || since.elapsed() >= by, "{nth}: {:?}", since.elapsed());
     }
-    context.proxy.fault(Fault::Delay(by), When::Now);
+    context.proxy.fault(ProxyFault::Delay(by), When::Now);
     let since = Instant::now();
     context.increment().await.unwrap();
     assert!(since.elapsed() >= by);
@@ -174,7 +174,7 @@ async fn a_delay_holds_one_direction_and_keeps_its_order() {
 #[tokio::test]
 async fn half_open_connections_are_closed_for_one_end_only() {
     let mut context = CaseContext::new().await;
-    context.proxy.fault(Fault::HalfOpen { receiver: End::Client }, When::Answer(1));
+    context.proxy.fault(ProxyFault::HalfOpen { receiver: End::Client }, When::Answer(1));
     context.increment().await.unwrap_err();
     sleep(SILENCE).await;
     assert_eq!(context.clients().await, 2, "the server has not heard of it");
@@ -182,7 +182,7 @@ async fn half_open_connections_are_closed_for_one_end_only() {
     context.server_sees(1).await;
 
     let mut context = CaseContext::new().await;
-    context.proxy.fault(Fault::HalfOpen { receiver: End::Server }, When::Now);
+    context.proxy.fault(ProxyFault::HalfOpen { receiver: End::Server }, When::Now);
     context.server_sees(1).await;
     context.client.send(&[&["INCR", "n"]]).await.unwrap();
     assert!(context.is_silent().await, "the client has not heard of it");
@@ -224,7 +224,7 @@ async fn latency_is_added_each_way() {
 async fn a_pushed_message_can_be_lost() {
     let mut context = CaseContext::new().await;
     context.client.call(&["SUBSCRIBE", "c"]).await.unwrap();
-    let strike = context.proxy.fault(Fault::Cut, When::Push(2));
+    let strike = context.proxy.fault(ProxyFault::Cut, When::Push(2));
     for _ in 0..2 {
         resp::ask(context.server.addr(), &["PUBLISH", "c", "x"]).await.unwrap();
         if !strike.has_struck() {

@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab_memory::{now_of, recalls, remember};
-use lockkit_lab::{Data, Kind, LabError, Server, Shared, Shift, processes_in};
+use lockkit_lab::{Data, LabError, Server, ServerKind, SharedServer, Shift, processes_in};
 use tokio::time::{sleep, timeout};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn lives_through_everything(kind: Kind) {
+async fn lives_through_everything(kind: ServerKind) {
     let mut clock = Stopwatch::new(kind.name());
     let server = Server::start(kind).await.unwrap();
     clock.lap("start");
@@ -52,32 +52,32 @@ async fn lives_through_everything(kind: Kind) {
 
 #[tokio::test]
 async fn redis_lives_through_everything() {
-    lives_through_everything(Kind::Redis).await;
+    lives_through_everything(ServerKind::Redis).await;
 }
 
 #[tokio::test]
 async fn postgres_lives_through_everything() {
-    lives_through_everything(Kind::Postgres).await;
+    lives_through_everything(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_lives_through_everything() {
-    lives_through_everything(Kind::MariaDb).await;
+    lives_through_everything(ServerKind::MariaDb).await;
 }
 
 #[tokio::test]
 async fn zookeeper_lives_through_everything() {
-    lives_through_everything(Kind::ZooKeeper).await;
+    lives_through_everything(ServerKind::ZooKeeper).await;
 }
 
 #[tokio::test]
 async fn etcd_lives_through_everything() {
-    lives_through_everything(Kind::Etcd).await;
+    lives_through_everything(ServerKind::Etcd).await;
 }
 
 #[tokio::test]
 async fn clocks_move_while_servers_run_except_for_etcds() {
-    for kind in Kind::ALL.into_iter().filter(|kind| kind.has_movable_clock()) {
+    for kind in ServerKind::ALL.into_iter().filter(|kind| kind.has_movable_clock()) {
         let mut clock = Stopwatch::new(&format!("{kind} with a clock"));
         let server = Server::start_with_clock(kind).await.unwrap();
         clock.lap("start");
@@ -93,26 +93,26 @@ async fn clocks_move_while_servers_run_except_for_etcds() {
         }
         clock.lap("three steps");
     }
-    let refused = Server::start_with_clock(Kind::Etcd).await;
+    let refused = Server::start_with_clock(ServerKind::Etcd).await;
     assert!(matches!(refused, Err(LabError::Unsupported { .. })));
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     assert!(matches!(server.move_clock(Shift::NONE), Err(LabError::Unsupported { .. })));
 }
 
 #[tokio::test]
 async fn an_own_server_is_another_one_than_the_shared_one() {
-    let shared = Shared::server(Kind::Redis).await.unwrap();
-    let again = Shared::server(Kind::Redis).await.unwrap();
-    let own = Server::start(Kind::Redis).await.unwrap();
+    let shared = SharedServer::server(ServerKind::Redis).await.unwrap();
+    let again = SharedServer::server(ServerKind::Redis).await.unwrap();
+    let own = Server::start(ServerKind::Redis).await.unwrap();
     assert_eq!(shared.url(), again.url());
     assert_ne!(shared.addr(), own.addr());
-    remember(Kind::Redis, shared.addr()).await.unwrap();
-    assert!(!recalls(Kind::Redis, own.addr()).await.unwrap());
+    remember(ServerKind::Redis, shared.addr()).await.unwrap();
+    assert!(!recalls(ServerKind::Redis, own.addr()).await.unwrap());
 }
 
 #[tokio::test]
 async fn twenty_servers_that_start_at_once_get_ports_of_their_own() {
-    let started = (0..20).map(|_| Server::start(Kind::Redis));
+    let started = (0..20).map(|_| Server::start(ServerKind::Redis));
     let servers = futures_util::future::try_join_all(started).await.unwrap();
     let mut addrs: Vec<_> = servers.iter().map(Server::addr).collect();
     addrs.sort_unstable();
@@ -122,7 +122,7 @@ async fn twenty_servers_that_start_at_once_get_ports_of_their_own() {
 
 #[tokio::test]
 async fn a_server_is_gone_after_a_panic_of_its_holder() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let folder = server.folder().to_owned();
     let failed = tokio::spawn(async move {
         let _held = server;
@@ -155,7 +155,7 @@ async fn servers_are_gone_after_ctrl_c() {
 
 #[tokio::test]
 async fn postgres_leaves_no_shared_memory_behind() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let mine = segment(server.folder());
     assert!(segments().contains(&mine));
     server.restart(Data::Lose).await.unwrap();
@@ -168,7 +168,8 @@ async fn postgres_leaves_no_shared_memory_behind() {
 /// Another process that holds a server of each kind, and the servers' folders.
 fn holder() -> (std::process::Child, Vec<PathBuf>) {
     let mut holder = Command::new(env!("CARGO_BIN_EXE_lockkit-lab"));
-    let kinds: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.missing().is_none()).collect();
+    let kinds: Vec<_> =
+        ServerKind::ALL.into_iter().filter(|kind| kind.missing().is_none()).collect();
     holder.args(kinds.iter().map(|kind| kind.name())).stdout(Stdio::piped()).stdin(Stdio::null());
     for kind in &kinds {
         holder.env_remove(kind.variable());

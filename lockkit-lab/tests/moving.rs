@@ -12,7 +12,7 @@ use lockkit_core::{LockManager, Settings};
 use lockkit_lab::history::register::GuardedRegisters;
 use lockkit_lab::history::{History, RecordedPromises, judge};
 use lockkit_lab::storm::client::{self, Orders};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 use lockkit_sql::SqliteDriver;
 use tokio::sync::{mpsc, watch};
@@ -68,7 +68,7 @@ impl House {
 }
 
 async fn house(folder: &Path) -> House {
-    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let redis = SharedServer::server(ServerKind::Redis).await.unwrap();
     let namespace = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
     House {
         url: format!("{}?timeout=30s", redis.url()),

@@ -9,7 +9,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::history::violation::Invariant;
 use lockkit_lab::storm::{FAULTS, Storm, StormReport, StormSetup};
-use lockkit_lab::{Kind, Replication, Shared};
+use lockkit_lab::{Replication, ServerKind, SharedServer};
 
 fn storm() -> Storm {
     Storm::brief(lockkit_lab::worker::example("storm_worker"))
@@ -35,7 +35,7 @@ async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
-    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let server = SharedServer::server(ServerKind::Postgres).await.unwrap();
     let report = storm().acquitted(StormSetup::calm(server.url()), connect).await;
     had(&report, 10, 2);
     assert!(second::finds_linearizable(&report.recorded));
@@ -60,7 +60,7 @@ async fn an_asynchronous_standby_of_postgresql_that_takes_over_is_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgresql_that_loses_what_it_had_not_synced_is_acquitted() {
     let faults = [Fault::ConnectionCut, Fault::ServerRestarts, Fault::WritesLost];
-    let mut stage = StormSetup::server(Kind::Postgres, &faults).await.unwrap();
+    let mut stage = StormSetup::server(ServerKind::Postgres, &faults).await.unwrap();
     for url in [&mut stage.url, &mut stage.direct] {
         url.push_str("?durability=needed");
     }
@@ -72,14 +72,15 @@ async fn a_postgresql_that_loses_what_it_had_not_synced_is_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_of_three_redis_that_fail_one_by_one_is_acquitted() {
     let storm = storm();
-    let stage = StormSetup::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap();
+    let stage =
+        StormSetup::quorum(ServerKind::Redis, 3, storm.seed, storm.longest()).await.unwrap();
     had(&storm.acquitted(stage, connect).await, 10, 2);
 }
 
 /// As before, with a server that is struck as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acquitted() {
-    let stage = StormSetup::server(Kind::MariaDb, &FAULTS).await.unwrap();
+    let stage = StormSetup::server(ServerKind::MariaDb, &FAULTS).await.unwrap();
     had(&storm().acquitted(stage, connect).await, 1, 1);
 }
 
@@ -88,7 +89,7 @@ async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acqu
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
     let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused];
-    let stage = StormSetup::server(Kind::Redis, &faults).await.unwrap();
+    let stage = StormSetup::server(ServerKind::Redis, &faults).await.unwrap();
     let storm = storm();
     let look = storm.onlooker(&stage, connect).await.unwrap();
     let mut verdict = storm.run_consumers(&stage, &look).await.unwrap();
@@ -107,7 +108,7 @@ async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
 /// The lock that half of the field has: SET NX with a ttl, a release without a check, no token.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
-    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let redis = SharedServer::server(ServerKind::Redis).await.unwrap();
     let mut storm = storm();
     (storm.processes, storm.faults_at_clients) = (0, false);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);

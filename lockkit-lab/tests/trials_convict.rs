@@ -13,7 +13,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::resp;
 use lockkit_lab::trials::{Trial, trial};
 use lockkit_lab::{Concerns, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use wrong_driver::{InjectedBug, Wrong};
 
@@ -21,8 +21,8 @@ struct WrongRedis(InjectedBug);
 
 #[async_trait]
 impl Deployment for WrongRedis {
-    fn kind(&self) -> Kind {
-        Kind::Redis
+    fn kind(&self) -> ServerKind {
+        ServerKind::Redis
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

@@ -101,7 +101,7 @@ fn judge(capabilities: &Capabilities, server: &str, read: Option<&ServerFacts>) 
         }
         Some(_) => {
             let why = format!("{server} has appendonly yes: a killed process loses nothing");
-            promises.set(restart, Some(capabilities.keeps(restart)), why);
+            promises.set(restart, Some(capabilities.guarantee(restart)), why);
             let (kept, why) = forced(read.and_then(|read| read.settings.as_ref()));
             promises.set(crash, kept, format!("{server} has appendonly yes, {why}"));
         }

@@ -11,9 +11,9 @@ use lockkit_core::driver::{
 };
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace};
-use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
+use lockkit_lab::proxy::{Counts, Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Group, Kind, Layout, Server};
+use lockkit_lab::{Group, Layout, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -64,7 +64,7 @@ async fn connect(url: &str) -> RedisDriver {
 }
 
 async fn start() -> (Server, RedisDriver) {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let driver = connect(&server.url()).await;
     (server, driver)
 }
@@ -209,7 +209,7 @@ async fn tokens_of_a_batch_are_in_the_order_of_its_acquires() {
 
 #[tokio::test]
 async fn a_batch_is_one_round_trip_and_the_tokens_of_a_name_grow() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = connect(&server.url_at(proxy.addr())).await;
     let most = driver.capabilities().batches.operations;
@@ -301,7 +301,7 @@ async fn with_full_memory_the_releases_of_a_batch_go_through_and_its_acquires_ar
 
 #[tokio::test]
 async fn a_thousand_free_names_of_a_multi_lock_are_acquired_in_batches() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = RedisDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     let batches = 1_000_u64.div_ceil(driver.capabilities().batches.operations as u64);
@@ -322,7 +322,7 @@ async fn a_thousand_free_names_of_a_multi_lock_are_acquired_in_batches() {
 
 #[tokio::test]
 async fn a_batch_whose_answer_was_lost_is_sent_again_and_each_outcome_says_so() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = connect(&server.url_at(proxy.addr())).await;
     let held = claims(8);
@@ -330,7 +330,7 @@ async fn a_batch_whose_answer_was_lost_is_sent_again_and_each_outcome_says_so() 
     release_all(&driver, &held[..1]).await; // the script is known
     acquire_all(&driver, &held).await;
     is_quiet(&proxy).await;
-    let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
+    let mut strike = proxy.fault(ProxyFault::Cut, When::Answer(1));
     let released = release_all(&driver, &held).await;
     strike.struck().await;
     for released in released {
@@ -341,7 +341,7 @@ async fn a_batch_whose_answer_was_lost_is_sent_again_and_each_outcome_says_so() 
 /// An error says how many requests may have been carried out.
 #[tokio::test]
 async fn an_error_says_how_many_requests_got_no_answer() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let url = format!("{}?timeout=1s", server.url_at(proxy.addr()));
     let driver = RedisDriver::connect(&url).await.unwrap();
@@ -359,7 +359,7 @@ async fn an_error_says_how_many_requests_got_no_answer() {
     assert_eq!(fails().await.ambiguous, 0, "the server refused it");
     ask(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
     is_quiet(&proxy).await;
-    proxy.fault(Fault::Mute, When::Request(1));
+    proxy.fault(ProxyFault::Mute, When::Request(1));
     assert_eq!(fails().await.ambiguous, 1, "it was carried out, and the answer did not come");
     proxy.heal().await.unwrap();
     server.kill().await;

@@ -7,7 +7,7 @@ use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 
 struct Redis;
@@ -15,8 +15,8 @@ struct Redis;
 /// Where the server is, once a driver was made.
 static URL: OnceLock<String> = OnceLock::new();
 
-async fn server() -> Result<Shared, Error> {
-    Shared::server(Kind::Redis).await.map_err(|e| Error::permanent("lab", e))
+async fn server() -> Result<SharedServer, Error> {
+    SharedServer::server(ServerKind::Redis).await.map_err(|e| Error::permanent("lab", e))
 }
 
 #[async_trait]

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::{Layout, Shared};
+use lockkit_lab::{Layout, SharedServer};
 use lockkit_redis::RedisDriver;
 
 struct Members(Layout);
@@ -17,7 +17,7 @@ static URL: OnceLock<String> = OnceLock::new();
 #[async_trait]
 impl Harness for Members {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        let group = Shared::group(self.0).await.map_err(|e| Error::permanent("lab", e))?;
+        let group = SharedServer::group(self.0).await.map_err(|e| Error::permanent("lab", e))?;
         let url = format!("{}?timeout=30s", group.url());
         let driver = RedisDriver::connect(&url).await?;
         let _ = URL.set(url);

@@ -4,7 +4,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Error, Namespace};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Group, Kind, Layout, Server};
+use lockkit_lab::{Group, Layout, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 
 const KEY: &str = "lockkit:format";
@@ -45,7 +45,7 @@ async fn is_kept_and_checked_at(server: &Server, url: &str) {
 
 #[tokio::test]
 async fn a_server_has_its_format_checked_when_a_driver_connects() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     is_kept_and_checked_at(&server, &server.url()).await;
 }
 
@@ -57,7 +57,7 @@ async fn a_cluster_has_its_format_checked_when_a_driver_connects() {
 
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_connected_to_without_a_version() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     ask(&server, &["CONFIG", "SET", "maxmemory", "1"]).await;
     connect(&server.url()).await.unwrap();
     ask(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;

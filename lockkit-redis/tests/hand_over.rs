@@ -10,9 +10,9 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Batch, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
 };
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -33,7 +33,7 @@ async fn connect(url: &str) -> RedisDriver {
 
 /// A server, a way to it that counts and disturbs, and a driver that goes it, to which messages arrive.
 async fn scene() -> (Server, Proxy, RedisDriver) {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let driver = connect(&server.url_at(proxy.addr())).await;
     // All scripts are known, and what a driver says when it begins has been said.
@@ -157,7 +157,7 @@ async fn a_release_whose_answer_was_lost_leaves_no_waiter_behind() {
     let [first, second, third] = ["a"; 3].map(claim);
     acquire(&driver, &first).await;
     acquire(&driver, &second).await;
-    let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
+    let mut strike = proxy.fault(ProxyFault::Cut, When::Answer(1));
     let acquire = Acquire { claim: third.clone(), patience: Patience::Wait };
     let batch = Batch { releases: from_ref(&first), acquires: &[acquire] };
     let outcome = driver.submit(batch).await.unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Group, Kind, Layout, Server};
+use lockkit_lab::{Group, Layout, Server, ServerKind};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -38,7 +38,7 @@ async fn info(server: &Server, section: &str, fact: &str) -> u64 {
 /// of one. With a bound on what is under way none of them is late.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_that_lock_at_once_are_asked_for_once_and_over_one_connection() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let driver = RedisDriver::connect(&format!("{}?timeout=1s", server.url())).await.unwrap();
     let driver = Arc::new(driver);
     let before = info(&server, "stats", "total_connections_received:").await;
@@ -77,7 +77,7 @@ fn a_driver_that_outlives_its_runtime_hears_of_its_turn_in_the_next_one() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
     let first = runtime();
     let (server, driver) = first.block_on(async {
-        let server = Server::start(Kind::Redis).await.unwrap();
+        let server = Server::start(ServerKind::Redis).await.unwrap();
         let url = format!("{}?timeout=30s", server.url());
         let driver = RedisDriver::connect(&url).await.unwrap();
         assert!(matches!(
@@ -261,7 +261,8 @@ async fn hand_over(giver: &RedisDriver, next: &RedisDriver) -> Duration {
 /// sent where commands go shows that nobody publishes there any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_at_another_server_than_commands_is_found_out_at_a_reconnection() {
-    let (old, new) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
+    let (old, new) =
+        (Server::start(ServerKind::Redis).await, Server::start(ServerKind::Redis).await);
     let (old, new) = (old.unwrap(), new.unwrap());
     let address = VirtualAddress::before(&old).await;
     let url = |addr| format!("redis://{addr}?timeout=30s");
@@ -274,7 +275,8 @@ async fn a_subscription_at_another_server_than_commands_is_found_out_at_a_reconn
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_at_another_server_is_found_out_although_nobody_sees_the_reconnection() {
-    let (old, new) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
+    let (old, new) =
+        (Server::start(ServerKind::Redis).await, Server::start(ServerKind::Redis).await);
     let (old, new) = (old.unwrap(), new.unwrap());
     let address = VirtualAddress::before(&old).await;
     let client = Client::open(format!("redis://{}", address.addr)).unwrap();
@@ -343,7 +345,7 @@ async fn after_a_failover_waiters_are_told_although_the_old_master_lives_on() {
 /// has written there or set a limit.
 #[tokio::test]
 async fn a_replica_is_an_error_at_first_contact_and_waited_for_otherwise() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let manager = || async { LockManager::new(RedisDriver::connect(&server.url()).await.unwrap()) };
     let (written, fresh) = (manager().await, manager().await);
     written.mutex("a").lock().await.unwrap().release().await.unwrap();

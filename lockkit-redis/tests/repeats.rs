@@ -11,8 +11,8 @@ use lockkit_core::driver::{
 use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space, Token,
 };
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::{Group, Kind, Layout, Server};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{Group, Layout, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 
 /// Longer than any machine stands still.
@@ -27,7 +27,7 @@ struct Scene {
 }
 
 async fn alone() -> Scene {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     let (url, through) = (server.url(), server.url_at(proxy.addr()));
     scene((Some(server), None), proxy, &url, &through).await
@@ -111,7 +111,7 @@ async fn an_acquire_whose_answer_was_lost_is_sent_again_and_says_so() {
         for fault in [When::Answer(1), When::Request(1)] {
             let claim = claim("a");
             is_quiet(&scene.proxy).await;
-            let mut strike = scene.proxy.fault(Fault::Cut, fault);
+            let mut strike = scene.proxy.fault(ProxyFault::Cut, fault);
             take(&scene.through, &claim, 1).await;
             strike.struck().await;
             assert_eq!(scene.through.release(&claim).await.unwrap(), Released::Removed);
@@ -127,7 +127,7 @@ async fn a_release_whose_answer_was_lost_is_one_in_a_cluster_too() {
     let claim = claim("a");
     take(&scene.through, &claim, 0).await;
     is_quiet(&scene.proxy).await;
-    let mut strike = scene.proxy.fault(Fault::Cut, When::Answer(1));
+    let mut strike = scene.proxy.fault(ProxyFault::Cut, When::Answer(1));
     assert_eq!(scene.through.release(&claim).await.unwrap(), Released::Removed);
     strike.struck().await;
     assert_eq!(scene.through.release(&claim).await.unwrap(), Released::NoSuchLock);
@@ -142,7 +142,7 @@ async fn a_request_that_arrives_after_the_release_leaves_no_ghost() {
         let locks = LockManager::new(through);
         locks.mutex("b").lock().await.unwrap().release().await.unwrap();
         is_quiet(&proxy).await;
-        let mut strike = proxy.fault(Fault::Cut, When::Request(1));
+        let mut strike = proxy.fault(ProxyFault::Cut, When::Request(1));
         let guard = locks.mutex("a").ttl(10 * LONG).lock().await.unwrap();
         strike.struck().await;
         let claim = guard.lease().claim();
@@ -165,7 +165,7 @@ async fn a_write_that_was_applied_is_not_applied_again_over_a_later_one() {
         for mine in [store(Precondition::Absent, None), store(Precondition::Anything, Some(token))]
         {
             is_quiet(&scene.proxy).await;
-            let mut strike = scene.proxy.fault(Fault::Cut, When::Answer(1));
+            let mut strike = scene.proxy.fault(ProxyFault::Cut, When::Answer(1));
             let between = async {
                 strike.struck().await;
                 // On its way for long: there is a new connection to be made, too.
@@ -192,7 +192,7 @@ async fn a_forced_break_whose_answer_was_lost_has_broken() {
     let locks = LockManager::new(through);
     locks.mutex("b").lock().await.unwrap().release().await.unwrap();
     is_quiet(&proxy).await;
-    let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
+    let mut strike = proxy.fault(ProxyFault::Cut, When::Answer(1));
     assert!(
         locks.admin().break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap()
     );

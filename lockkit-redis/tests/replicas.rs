@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Group, Kind, Layout, Server, missing_valkey};
+use lockkit_lab::{Group, Layout, Server, ServerKind, missing_valkey};
 use lockkit_redis::RedisDriver;
 
 /// Longer than any machine stands still.
@@ -32,7 +32,7 @@ enum On {
 impl On {
     async fn server(self) -> Server {
         match self {
-            Self::Redis => Server::start(Kind::Redis).await.unwrap(),
+            Self::Redis => Server::start(ServerKind::Redis).await.unwrap(),
             Self::Valkey => Server::start_valkey().await.unwrap(),
         }
     }

@@ -10,7 +10,7 @@ use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Space, Token,
 };
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ fn claim(name: &str, mode: Mode) -> Arc<Claim> {
 }
 
 async fn start() -> (Server, RedisDriver) {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let options = RedisOptions::default().timeout(LONG);
     let driver = options.connect(&server.url()).await.unwrap();
     (server, driver)
@@ -149,7 +149,7 @@ async fn a_server_that_is_away_costs_a_try_no_more_than_its_time_limit() {
 
 #[tokio::test]
 async fn a_waiter_gets_its_turn_although_server_and_subscription_were_gone() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let locks = LockManager::new(RedisDriver::connect(&server.url()).await.unwrap());
     let others = LockManager::new(RedisDriver::connect(&server.url()).await.unwrap());
     let held = locks.mutex("a").lock().await.unwrap();
@@ -209,8 +209,8 @@ async fn ten_thousand_claims_are_renewed_in_one_flight() {
 
 #[tokio::test]
 async fn a_grant_counts_only_when_enough_replicas_have_it() {
-    let master = Server::start(Kind::Redis).await.unwrap();
-    let replica = Server::start(Kind::Redis).await.unwrap();
+    let master = Server::start(ServerKind::Redis).await.unwrap();
+    let replica = Server::start(ServerKind::Redis).await.unwrap();
     let port = master.addr().port().to_string();
     ask(&replica, &["REPLICAOF", "127.0.0.1", &port]).await;
     while !ask(&master, &["INFO", "replication"]).await.text().contains("state=online") {

@@ -6,7 +6,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Storm, StormReport, StormSetup};
 use lockkit_lab::worker::example;
-use lockkit_lab::{Kind, Layout};
+use lockkit_lab::{Layout, ServerKind};
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
     lockkit::connect_with(&url, settings).await
@@ -26,13 +26,13 @@ async fn is_acquitted_of(stage: StormSetup, storm: Storm) -> StormReport {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_alone_that_stands_still_restarts_and_is_cut_off_is_acquitted() {
-    is_acquitted(StormSetup::server(Kind::Redis, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(ServerKind::Redis, &FAULTS).await.unwrap()).await;
 }
 
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_is_passed_on_through_all_faults() {
-    let stage = StormSetup::server(Kind::Redis, &HOT_FAULTS).await.unwrap();
+    let stage = StormSetup::server(ServerKind::Redis, &HOT_FAULTS).await.unwrap();
     let report = is_acquitted_of(stage, Storm::hot(example("redis_worker"))).await;
     assert!(report.faults(Fault::ConnectionCut) >= 1, "no answer was lost");
 }

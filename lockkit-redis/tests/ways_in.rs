@@ -10,9 +10,9 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Clients, Group, Kind, Layout, Proxy, Server, TestCertificates};
+use lockkit_lab::{Clients, Group, Layout, Proxy, Server, ServerKind, TestCertificates};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -48,7 +48,7 @@ async fn hands_over(driver: &RedisDriver) {
 }
 
 async fn server() -> Server {
-    Server::start(Kind::Redis).await.unwrap()
+    Server::start(ServerKind::Redis).await.unwrap()
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_release_whose_answer_was_lost_is_known_to_have_happened() {
     let driver = RedisDriver::connect(&url).await.unwrap();
     let held = claim("held");
     take(&driver, &held).await;
-    let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
+    let mut strike = proxy.fault(ProxyFault::Cut, When::Answer(1));
     assert_eq!(driver.release(&held).await.unwrap(), Released::Removed);
     strike.struck().await;
     assert_eq!(driver.release(&held).await.unwrap(), Released::NoSuchLock);

@@ -9,7 +9,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lockkit_lab::service::ServiceProcess;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Failure> {
     // The server inherits it.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    let backend = Server::start(Kind::Redis).await?;
+    let backend = Server::start(ServerKind::Redis).await?;
     let worker = std::env::current_exe()?.with_file_name("http_worker");
     let server = ServiceProcess::start(&worker, &backend.url())?;
     let connect = async || TcpStream::connect(server.address()).await;

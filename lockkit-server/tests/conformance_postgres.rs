@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::PostgresDriver;
 use site::Site;
 
@@ -18,8 +18,9 @@ struct Served(Site);
 #[async_trait]
 impl Harness for Served {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        let server =
-            Shared::server(Kind::Postgres).await.map_err(|e| Error::permanent("lab", e))?;
+        let server = SharedServer::server(ServerKind::Postgres)
+            .await
+            .map_err(|e| Error::permanent("lab", e))?;
         let backend =
             || async { Ok(Arc::new(PostgresDriver::connect(server.url()).await?) as Arc<_>) };
         self.0.driver(backend).await

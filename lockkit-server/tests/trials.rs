@@ -11,7 +11,7 @@ use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Deletion, Kind, Server};
+use lockkit_lab::{Deletion, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use site::Site;
 
@@ -20,8 +20,8 @@ struct Served;
 
 #[async_trait]
 impl lockkit_lab::Deployment for Served {
-    fn kind(&self) -> Kind {
-        Kind::Redis
+    fn kind(&self) -> ServerKind {
+        ServerKind::Redis
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::LockManager;
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -38,10 +38,10 @@ async fn main() -> Result<()> {
     }
 }
 
-fn kind_of(name: &str) -> Result<Kind> {
+fn kind_of(name: &str) -> Result<ServerKind> {
     match name {
-        "postgres" => Ok(Kind::Postgres),
-        "mariadb" => Ok(Kind::MariaDb),
+        "postgres" => Ok(ServerKind::Postgres),
+        "mariadb" => Ok(ServerKind::MariaDb),
         _ => Err("postgres or mariadb".into()),
     }
 }
@@ -53,9 +53,9 @@ enum Admin {
 }
 
 impl Admin {
-    async fn connect(kind: Kind, url: &str) -> Result<Self> {
+    async fn connect(kind: ServerKind, url: &str) -> Result<Self> {
         Ok(match kind {
-            Kind::Postgres => Self::Postgres(PgConnection::connect(url).await?),
+            ServerKind::Postgres => Self::Postgres(PgConnection::connect(url).await?),
             _ => Self::MySql(MySqlConnection::connect(url).await?),
         })
     }
@@ -99,11 +99,11 @@ impl Admin {
 }
 
 /// A server whose commits wait for the disk.
-async fn start(kind: Kind) -> Result<(Server, Admin)> {
+async fn start(kind: ServerKind) -> Result<(Server, Admin)> {
     let server = Server::start(kind).await?;
     let mut admin = Admin::connect(kind, &server.url()).await?;
     match kind {
-        Kind::Postgres => {
+        ServerKind::Postgres => {
             admin.run("ALTER SYSTEM SET fsync = on").await?;
             admin.run("SELECT pg_reload_conf()").await?;
         }
@@ -113,7 +113,7 @@ async fn start(kind: Kind) -> Result<(Server, Admin)> {
 }
 
 /// What hand-overs within a process leave in the tables.
-async fn rows(kind: Kind, seconds: u64, has_snapshot: bool) -> Result<()> {
+async fn rows(kind: ServerKind, seconds: u64, has_snapshot: bool) -> Result<()> {
     let (server, mut admin) = start(kind).await?;
     let locks = lockkit::connect(&server.url()).await?;
     if let Ok(sql) = std::env::var("SQL") {
@@ -122,7 +122,7 @@ async fn rows(kind: Kind, seconds: u64, has_snapshot: bool) -> Result<()> {
     let mut old = Admin::connect(kind, &server.url()).await?;
     if has_snapshot {
         let begin = match kind {
-            Kind::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1",
+            ServerKind::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1",
             _ => "START TRANSACTION WITH CONSISTENT SNAPSHOT",
         };
         old.run(begin).await?;
@@ -152,7 +152,7 @@ async fn pairs(locks: LockManager, done: Arc<AtomicU64>) -> Result<()> {
 }
 
 /// How long a release takes to reach the waiter in the other one of two processes.
-async fn processes(kind: Kind, seconds: &str) -> Result<()> {
+async fn processes(kind: ServerKind, seconds: &str) -> Result<()> {
     let (server, mut admin) = start(kind).await?;
     let locks = lockkit::connect(&server.url()).await?;
     let before = statements(&mut admin).await?;

@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use lockkit_conformance::Harness;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{Connection, MySqlConnection};
 
 struct MySql;
 
-async fn server() -> Result<Shared, Error> {
-    Shared::server(Kind::MariaDb).await.map_err(|e| Error::permanent("lab", e))
+async fn server() -> Result<SharedServer, Error> {
+    SharedServer::server(ServerKind::MariaDb).await.map_err(|e| Error::permanent("lab", e))
 }
 
 #[async_trait]

@@ -9,7 +9,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
 
@@ -23,7 +23,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = Server::start(ServerKind::MariaDb).await.unwrap();
         let options = ServerOptions::default().timeout(LONG);
         let driver = MySqlDriver::connect_with(&server.url(), options).await.unwrap();
         let admin = MySqlConnection::connect(&server.url()).await.unwrap();

@@ -9,7 +9,7 @@ use lockkit_core::driver::{BreakMode, LockDriver, Patience};
 use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space,
 };
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
 use submitting::*;
@@ -28,7 +28,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = Server::start(ServerKind::MariaDb).await.unwrap();
         let options = ServerOptions::default().timeout(LONG);
         let driver = MySqlDriver::connect_with(&server.url(), options).await.unwrap();
         let locks = LockManager::new(driver.clone());

@@ -16,7 +16,7 @@ use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Error, Fence, Key, LockManager, Mode, Name, Namespace,
     Space, Token,
 };
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, MySqlPool, Row};
 use submitting::*;
@@ -43,7 +43,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = Server::start(ServerKind::MariaDb).await.unwrap();
         let root = connect(&server.url()).await.unwrap();
         let admin = MySqlConnection::connect(&server.url()).await.unwrap();
         let login = server.url().replacen("root@", "locker@", 1);

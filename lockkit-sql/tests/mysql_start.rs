@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{LockDriver, SetLimit};
 use lockkit_core::{Key, LockManager, Name, Namespace, Settings, Space};
-use lockkit_lab::{Kind, Server, Shared};
+use lockkit_lab::{Server, ServerKind, SharedServer};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, MySqlPool};
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(120);
 
 async fn url() -> String {
-    Shared::server(Kind::MariaDb).await.unwrap().url().to_owned()
+    SharedServer::server(ServerKind::MariaDb).await.unwrap().url().to_owned()
 }
 
 async fn run(connection: &mut MySqlConnection, statement: String) {
@@ -50,7 +50,7 @@ async fn twenty_that_start_at_once_on_an_empty_database_all_find_its_tables() {
 #[tokio::test]
 async fn with_tables_made_by_somebody_else_rights_to_use_them_are_enough() {
     // A server of its own: rights are those of a whole server.
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let options = ServerOptions::default().tables("by_hand_");
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
     run(&mut admin, "CREATE USER locker@'127.0.0.1'".to_owned()).await;
@@ -115,7 +115,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
 
 #[tokio::test]
 async fn a_wrong_password_is_a_clear_error_that_does_not_show_it() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
     let user = "guarded@'127.0.0.1'";
     run(&mut admin, format!("CREATE USER {user} IDENTIFIED BY 'right-word'")).await;
@@ -147,7 +147,7 @@ async fn the_users_own_pool_serves_and_survives() {
 /// Connections may be ended at any time, by administrators and by timeouts.
 #[tokio::test]
 async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let locks = LockManager::new(MySqlDriver::connect(&server.url()).await.unwrap());
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
     for _ in 0..5 {

@@ -11,7 +11,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::mysql::MySqlClient;
 use lockkit_lab::{Concerns, Deletion, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::MySqlDriver;
 use sqlx::{Connection as _, Executor, MySqlConnection};
 
@@ -19,8 +19,8 @@ struct MySql;
 
 #[async_trait]
 impl Deployment for MySql {
-    fn kind(&self) -> Kind {
-        Kind::MariaDb
+    fn kind(&self) -> ServerKind {
+        ServerKind::MariaDb
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

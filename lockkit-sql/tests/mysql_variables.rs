@@ -11,7 +11,7 @@ use lockkit_core::state::ListRequest;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, MySqlConnection, Row};
@@ -28,7 +28,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = Server::start(ServerKind::MariaDb).await.unwrap();
         let admin = MySqlConnection::connect(&server.url()).await.unwrap();
         Self { server, admin }
     }

@@ -8,7 +8,7 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Kind, Proxy, Server, Shared};
+use lockkit_lab::{Proxy, Server, ServerKind, SharedServer};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{Connection, MySqlConnection};
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ const LOOKS_A_SECOND: f64 = 200.0;
 
 struct Scene {
     proxy: Proxy,
-    _server: Shared,
+    _server: SharedServer,
     /// Through the proxy, which counts.
     counted: MySqlDriver,
     other: MySqlDriver,
@@ -30,7 +30,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Shared::server(Kind::MariaDb).await.unwrap();
+        let server = SharedServer::server(ServerKind::MariaDb).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::MySql).await.unwrap();
         let options = || ServerOptions::default().timeout(LONG);
         let url = server.url_at(proxy.addr());
@@ -143,7 +143,7 @@ async fn who_waits_is_asked_about_and_renewed_by_reading_a_few_rows_for_each() {
     const SOME: usize = 300;
     /// Those of the claim, of its name, of its place, and of the copies of these that are made.
     const FEW: u64 = 60;
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let options = ServerOptions::default().timeout(LONG);
     let driver = MySqlDriver::connect_with(&server.url(), options).await.unwrap();
     let claims: Vec<_> = (0..=SOME)

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::PostgresDriver;
 use sqlx::{Connection, PgConnection};
 
@@ -16,7 +16,8 @@ struct Postgres;
 static URL: OnceLock<String> = OnceLock::new();
 
 async fn url() -> Result<String, Error> {
-    let server = Shared::server(Kind::Postgres).await.map_err(|e| Error::permanent("lab", e))?;
+    let server =
+        SharedServer::server(ServerKind::Postgres).await.map_err(|e| Error::permanent("lab", e))?;
     Ok(server.url().to_owned())
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ const LEVELS: [(&str, &str); 3] = [
 
 /// A server with a user for each level.
 async fn server() -> Server {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     for (user, level) in LEVELS {
         for statement in [

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::PostgresDriver;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -119,8 +119,8 @@ async fn link(client: TcpStream, to: SocketAddr, listens: Arc<Mutex<bool>>) {
 #[tokio::test]
 async fn a_subscription_that_stays_at_an_old_primary_is_noticed() {
     let (old, new) = (
-        Server::start(Kind::Postgres).await.unwrap(),
-        Server::start(Kind::Postgres).await.unwrap(),
+        Server::start(ServerKind::Postgres).await.unwrap(),
+        Server::start(ServerKind::Postgres).await.unwrap(),
     );
     let address = Address::of(old.addr()).await;
     let waits = PostgresDriver::connect(&old.url_at(address.addr)).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_subscription_that_stays_at_an_old_primary_is_noticed() {
 /// function that stands before the server's own makes the commit fail, with the server's own words.
 #[tokio::test]
 async fn what_cannot_be_told_happens_all_the_same() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     let full = "CREATE SCHEMA full_queue;
         CREATE TABLE full_queue.messages (channel text);

@@ -11,8 +11,8 @@ use lockkit_core::{
     Space,
 };
 use lockkit_lab::neighbours::{self, LEASE, NeighbourStorm, TakenFrom, late_answers};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Shared};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, ServerKind, SharedServer};
 use lockkit_sql::{PostgresDriver, ServerOptions, SqlNeighbours};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::timeout;
@@ -25,14 +25,14 @@ const SOON: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(2);
 
 struct Scene {
-    server: Shared,
+    server: SharedServer,
     settings: Settings,
     unique: String,
 }
 
 impl Scene {
     async fn set() -> Self {
-        let server = Shared::server(Kind::Postgres).await.unwrap();
+        let server = SharedServer::server(ServerKind::Postgres).await.unwrap();
         let unique = ClaimId::random().to_hex()[..8].to_owned();
         let settings = Settings::default().namespace(format!("neighbours-{unique}")).ttl(LONG);
         Self { server, settings, unique }
@@ -192,7 +192,7 @@ async fn the_server_ends_the_session_of_a_client_that_is_cut_off() {
     let guard = locks.mutex(&name).lock().await.unwrap();
     let mut neighbour = scene.neighbour().await;
     assert!(!neighbour.tries(&name).await);
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     timeout(SOON, neighbour.call("pg_advisory_lock", &hashed(&name))).await.expect("it is freed");
     assert!(guard.token().is_err(), "the guard ended before");
     proxy.heal().await.unwrap();
@@ -323,7 +323,7 @@ async fn no_two_hold_at_once_in_a_storm() {
     let start = |is_ours| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_child_takes_and_gives_back", "--nocapture"]);
-        command.env(UNIQUE, &scene.unique).env(Kind::Postgres.variable(), scene.server.url());
+        command.env(UNIQUE, &scene.unique).env(ServerKind::Postgres.variable(), scene.server.url());
         match is_ours {
             true => command.env(OURS, "1").env(URL, &ours),
             false => command.env(URL, scene.server.url()),
@@ -339,7 +339,7 @@ async fn no_two_hold_at_once_in_a_storm() {
             TakenFrom::Lockkit
         }
         _ => {
-            proxy.fault(Fault::Cut, When::Now);
+            proxy.fault(ProxyFault::Cut, When::Now);
             TakenFrom::Lockkit
         }
     };

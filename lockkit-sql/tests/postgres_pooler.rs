@@ -11,7 +11,7 @@ use std::time::Duration;
 use lockkit_core::driver::LockDriver as _;
 use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_lab::raw::postgres as raw;
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::{PostgresDriver, ServerOptions, SqlNeighbours};
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::process::{Child, Command};
@@ -49,7 +49,7 @@ impl Pooler {
             [] => String::new(),
             _ => format!("connect_query='SET {}'", settings.join("; SET ")),
         };
-        let server = Shared::server(Kind::Postgres).await.unwrap();
+        let server = SharedServer::server(ServerKind::Postgres).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         // PgBouncer does not run as root, and has to read its settings as somebody else.
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -177,7 +177,7 @@ async fn a_program_never_runs_the_statement_of_another() {
 
 /// Without the pooler, so that none of its connections has been used.
 async fn make_tables(places: &[&str]) {
-    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let server = SharedServer::server(ServerKind::Postgres).await.unwrap();
     for place in places {
         let options = ServerOptions::default().tables(*place);
         PostgresDriver::connect_with(server.url(), options).await.unwrap().close().await;
@@ -250,7 +250,7 @@ async fn settings_that_change_how_bytes_are_written_change_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn statements_run_at_read_committed_and_leave_the_level_of_the_connection_alone() {
     make_tables(&["levels"]).await;
-    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let server = SharedServer::server(ServerKind::Postgres).await.unwrap();
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     let note = "CREATE TABLE levels.seen (level text);
         CREATE FUNCTION levels.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -16,7 +16,7 @@ use lockkit_core::state::{ListRequest, RegisterRequest};
 use lockkit_core::{
     BreakRecord, Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space, Token,
 };
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use submitting::*;
@@ -309,7 +309,7 @@ fn names_the_right(error: &Error, right: &Right, what: &str) {
 
 #[tokio::test]
 async fn each_right_that_is_withdrawn_is_named_and_nothing_is_half_done() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     PostgresDriver::connect(&server.url()).await.unwrap().close().await;
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     let setting = "CREATE ROLE locker LOGIN;

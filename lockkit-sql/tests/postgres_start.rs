@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{LockManager, Settings, Space};
-use lockkit_lab::{Data, Kind, Server, Shared};
+use lockkit_lab::{Data, Server, ServerKind, SharedServer};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(120);
 
 async fn url() -> String {
-    Shared::server(Kind::Postgres).await.unwrap().url().to_owned()
+    SharedServer::server(ServerKind::Postgres).await.unwrap().url().to_owned()
 }
 
 fn with(url: &str, option: &str) -> String {
@@ -130,7 +130,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
 #[tokio::test]
 async fn a_wrong_password_is_a_clear_error_that_does_not_show_it() {
     // A server of its own: who may log in is changed here.
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     admin.execute("CREATE ROLE guarded LOGIN PASSWORD 'right-word'").await.unwrap();
     let rules: String = sqlx::query_scalar("SHOW hba_file").fetch_one(&mut admin).await.unwrap();
@@ -172,7 +172,7 @@ async fn the_users_own_pool_serves_and_survives() {
 #[tokio::test]
 async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
     // A server of its own: other people's connections are left alone.
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     for _ in 0..5 {
@@ -190,7 +190,7 @@ async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
 
 #[tokio::test]
 async fn a_watch_goes_on_after_a_restart_of_the_server() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
     let (seen, mut states) = mpsc::unbounded_channel();
     tokio::spawn({

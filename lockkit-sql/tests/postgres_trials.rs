@@ -11,15 +11,15 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::postgres::PostgresConnection;
 use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::PostgresDriver;
 
 struct Postgres;
 
 #[async_trait]
 impl Deployment for Postgres {
-    fn kind(&self) -> Kind {
-        Kind::Postgres
+    fn kind(&self) -> ServerKind {
+        ServerKind::Postgres
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

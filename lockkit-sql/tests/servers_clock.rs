@@ -11,7 +11,7 @@ use lockkit_core::driver::{
 use lockkit_core::{
     Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
 };
-use lockkit_lab::{Kind, Server, Shift};
+use lockkit_lab::{Server, ServerKind, Shift};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use tokio::time::{sleep, timeout};
 
@@ -29,7 +29,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn on(kind: Kind) -> Self {
+    async fn on(kind: ServerKind) -> Self {
         let server = Server::start_with_clock(kind).await.unwrap();
         let driver = connect(kind, &server).await;
         Self { server, driver }
@@ -64,9 +64,9 @@ impl Scene {
     }
 }
 
-async fn connect(kind: Kind, server: &Server) -> Arc<dyn LockDriver> {
+async fn connect(kind: ServerKind, server: &Server) -> Arc<dyn LockDriver> {
     match kind {
-        Kind::Postgres => Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
         _ => Arc::new(MySqlDriver::connect(&server.url()).await.unwrap()),
     }
 }
@@ -77,7 +77,7 @@ fn claim(name: &str, mode: Mode, hold: Duration) -> Arc<Claim> {
     Arc::new(Claim::new(key, mode, hold, LONG, identity))
 }
 
-async fn dead_holders_are_freed(kind: Kind) {
+async fn dead_holders_are_freed(kind: ServerKind) {
     let scene = Scene::on(kind).await;
     scene.set(Shift::Ahead(HOUR));
     let renewed = claim("renewed", Mode::Exclusive, SHORT);
@@ -105,16 +105,16 @@ async fn dead_holders_are_freed(kind: Kind) {
 
 #[tokio::test]
 async fn postgres_frees_what_dead_holders_held() {
-    dead_holders_are_freed(Kind::Postgres).await;
+    dead_holders_are_freed(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_frees_what_dead_holders_held() {
-    dead_holders_are_freed(Kind::MariaDb).await;
+    dead_holders_are_freed(ServerKind::MariaDb).await;
 }
 
 /// Those who wait already, and ask with their renewals.
-async fn waiters_get_their_turn(kind: Kind) {
+async fn waiters_get_their_turn(kind: ServerKind) {
     let scene = Scene::on(kind).await;
     scene.set(Shift::Ahead(HOUR));
     scene.hold(&claim("a", Mode::Exclusive, SHORT)).await;
@@ -134,16 +134,16 @@ async fn waiters_get_their_turn(kind: Kind) {
 
 #[tokio::test]
 async fn postgres_gives_waiters_their_turn() {
-    waiters_get_their_turn(Kind::Postgres).await;
+    waiters_get_their_turn(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_gives_waiters_their_turn() {
-    waiters_get_their_turn(Kind::MariaDb).await;
+    waiters_get_their_turn(ServerKind::MariaDb).await;
 }
 
 /// Whether alone or with others: what was to last an hour lasts an hour, as a ticket's lease may.
-async fn long_leases_stay_long(kind: Kind) {
+async fn long_leases_stay_long(kind: ServerKind) {
     let scene = Scene::on(kind).await;
     scene.set(Shift::Ahead(HOUR));
     let lasting = [("alone", Mode::Exclusive), ("two", Mode::Shared)]
@@ -177,15 +177,15 @@ async fn long_leases_stay_long(kind: Kind) {
 
 #[tokio::test]
 async fn postgres_keeps_leases_that_are_long() {
-    long_leases_stay_long(Kind::Postgres).await;
+    long_leases_stay_long(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_keeps_leases_that_are_long() {
-    long_leases_stay_long(Kind::MariaDb).await;
+    long_leases_stay_long(ServerKind::MariaDb).await;
 }
 
-async fn registers_end(kind: Kind) {
+async fn registers_end(kind: ServerKind) {
     let scene = Scene::on(kind).await;
     let registers = scene.driver.registers().unwrap();
     let register =
@@ -219,10 +219,10 @@ async fn registers_end(kind: Kind) {
 
 #[tokio::test]
 async fn postgres_ends_values_of_registers() {
-    registers_end(Kind::Postgres).await;
+    registers_end(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_ends_values_of_registers() {
-    registers_end(Kind::MariaDb).await;
+    registers_end(ServerKind::MariaDb).await;
 }

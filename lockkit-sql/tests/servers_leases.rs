@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{Acquisition, ClaimEnd, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 /// Two times to live that no test outlasts, far from each other.
 const SHORT: Duration = Duration::from_secs(300);
 const LONG: Duration = Duration::from_secs(3_000);
-const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
+const KINDS: [ServerKind; 2] = [ServerKind::Postgres, ServerKind::MariaDb];
 
 /// A server, and an administrator's connection to it.
 struct Scene {
-    kind: Kind,
+    kind: ServerKind,
     server: Server,
     driver: Arc<dyn LockDriver>,
 }
 
 impl Scene {
-    async fn on(kind: Kind) -> Self {
+    async fn on(kind: ServerKind) -> Self {
         let server = Server::start(kind).await.unwrap();
         let driver = connect(kind, &server).await;
         Self { kind, server, driver }
@@ -32,7 +32,7 @@ impl Scene {
     async fn ask(&self, postgres: &str, mysql: &str) {
         let url = self.server.url();
         match self.kind {
-            Kind::Postgres => {
+            ServerKind::Postgres => {
                 let mut admin = PgConnection::connect(&url).await.unwrap();
                 admin.execute(sqlx::raw_sql(AssertSqlSafe(postgres.to_owned()))).await.unwrap();
             }
@@ -90,9 +90,9 @@ impl Scene {
     }
 }
 
-async fn connect(kind: Kind, server: &Server) -> Arc<dyn LockDriver> {
+async fn connect(kind: ServerKind, server: &Server) -> Arc<dyn LockDriver> {
     match kind {
-        Kind::Postgres => Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
         _ => Arc::new(MySqlDriver::connect(&server.url()).await.unwrap()),
     }
 }

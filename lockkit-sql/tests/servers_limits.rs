@@ -2,7 +2,7 @@
 //! nobody uses for a day is removed, unless it was given a limit.
 
 use lockkit_core::LockManager;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
 
@@ -30,7 +30,7 @@ async fn finds_the_limit(locks: &LockManager, token: i64) {
 
 #[tokio::test]
 async fn a_sweep_of_postgres_leaves_a_name_that_has_a_limit() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
     let token = use_both(&locks).await;
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_sweep_of_postgres_leaves_a_name_that_has_a_limit() {
 
 #[tokio::test]
 async fn a_sweep_of_mariadb_leaves_a_name_that_has_a_limit() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let locks = LockManager::new(MySqlDriver::connect(&server.url()).await.unwrap());
     let token = use_both(&locks).await;
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_sweep_of_mariadb_leaves_a_name_that_has_a_limit() {
 /// Who waits for a higher limit hears of it, and does not ask all the time.
 #[tokio::test]
 async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
     let pool = locks.semaphore("pool", 1).resizable();
     locks.admin().resize("pool", 0).await.unwrap();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::{Error, Guard, LockManager, Settings, Space};
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 use tokio::net::{TcpListener, TcpStream};
@@ -104,7 +104,7 @@ async fn goes_on(guard: Guard, waiting: JoinHandle<Result<Guard, Error>>) {
 
 #[tokio::test]
 async fn postgres_that_is_set_to_read_only_refuses_at_once_and_keeps_what_is_held() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let (ours, theirs) = (postgres(&server).await, postgres(&server).await);
     let (guard, waiting) = held_and_wanted(&ours, &theirs).await;
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
@@ -129,7 +129,7 @@ async fn postgres_that_is_set_to_read_only_refuses_at_once_and_keeps_what_is_hel
 
 #[tokio::test]
 async fn a_standby_refuses_at_once_and_serves_those_in_line_once_it_takes_writes() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let (ours, theirs) = (postgres(&server).await, postgres(&server).await);
     let (guard, waiting) = held_and_wanted(&ours, &theirs).await;
     // A standby that waits for a primary.
@@ -152,7 +152,7 @@ async fn a_standby_refuses_at_once_and_serves_those_in_line_once_it_takes_writes
 
 #[tokio::test]
 async fn mariadb_that_is_set_to_read_only_refuses_at_once_and_keeps_what_is_held() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     MySqlDriver::connect(&server.url()).await.unwrap();
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
     // Administrators may write all the same.
@@ -210,7 +210,7 @@ impl Address {
 
 /// A standby that follows this server, from a copy of its data.
 async fn standby_of(primary: &Server) -> Server {
-    let standby = Server::start(Kind::Postgres).await.unwrap();
+    let standby = Server::start(ServerKind::Postgres).await.unwrap();
     standby.kill().await;
     let data = standby.folder().join("postgres/data");
     let owner = std::fs::metadata(&data).unwrap();
@@ -242,7 +242,7 @@ fn give(path: &Path, owner: &Metadata) {
 /// would: it still answers on the connections that are open.
 #[tokio::test]
 async fn a_failover_that_takes_a_while_is_waited_for_and_no_old_connection_is_used_afterwards() {
-    let old = Server::start(Kind::Postgres).await.unwrap();
+    let old = Server::start(ServerKind::Postgres).await.unwrap();
     let address = Address::of(&old).await;
     let url = old.url_at(address.at);
     let connect = || async {
@@ -298,7 +298,7 @@ async fn a_failover_that_takes_a_while_is_waited_for_and_no_old_connection_is_us
 
 #[tokio::test]
 async fn a_new_server_that_is_read_only_says_so_instead_of_asking_for_rights() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     admin.execute("ALTER ROLE postgres SET default_transaction_read_only = on").await.unwrap();
     let refused = PostgresDriver::connect(&server.url()).await.unwrap_err();

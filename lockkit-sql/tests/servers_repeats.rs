@@ -10,8 +10,8 @@ use lockkit_core::driver::{
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
 };
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 
 const LONG: std::time::Duration = std::time::Duration::from_secs(120);
@@ -25,10 +25,10 @@ struct Scene {
 }
 
 impl Scene {
-    async fn on(kind: Kind) -> Self {
+    async fn on(kind: ServerKind) -> Self {
         let server = Server::start(kind).await.unwrap();
         let protocol = match kind {
-            Kind::Postgres => Protocol::Postgres,
+            ServerKind::Postgres => Protocol::Postgres,
             _ => Protocol::MySql,
         };
         let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
@@ -62,8 +62,8 @@ impl Scene {
         mine: &Write,
         meanwhile: impl Future<Output = ()>,
     ) -> Attempted<WriteResult> {
-        let mut cut = self.proxy.fault(Fault::Cut, When::Answer(1));
-        let mut held_up = self.proxy.fault(Fault::BlackHole, When::Request(2));
+        let mut cut = self.proxy.fault(ProxyFault::Cut, When::Answer(1));
+        let mut held_up = self.proxy.fault(ProxyFault::BlackHole, When::Request(2));
         let elsewhere = async {
             cut.struck().await;
             held_up.struck().await;
@@ -75,10 +75,10 @@ impl Scene {
     }
 }
 
-async fn connect(kind: Kind, url: &str) -> Arc<dyn LockDriver> {
+async fn connect(kind: ServerKind, url: &str) -> Arc<dyn LockDriver> {
     let options = ServerOptions::default().connections(1).timeout(LONG);
     match kind {
-        Kind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
         _ => Arc::new(MySqlDriver::connect_with(url, options).await.unwrap()),
     }
 }
@@ -108,14 +108,14 @@ fn is_stored(outcome: &WriteResult) -> bool {
     matches!(outcome, WriteResult::Stored(_))
 }
 
-const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
+const KINDS: [ServerKind; 2] = [ServerKind::Postgres, ServerKind::MariaDb];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_was_sent_twice_says_so() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
         let claim = claim("warm");
-        let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
+        let mut cut = scene.proxy.fault(ProxyFault::Cut, When::Answer(1));
         let answered = scene.ours.acquire(&claim, Patience::Try).await.unwrap();
         cut.struck().await;
         assert!(matches!(answered.result, Acquisition::Granted(_)), "{kind:?}: {answered:?}");
@@ -182,8 +182,8 @@ async fn a_conflict_with_what_came_after_ones_own_write_says_that_it_may_have_be
         let scene = Scene::on(kind).await;
         let register =
             LockManager::with(scene.ours.clone(), Settings::default()).unwrap().register("r");
-        let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
-        let mut held_up = scene.proxy.fault(Fault::BlackHole, When::Request(2));
+        let mut cut = scene.proxy.fault(ProxyFault::Cut, When::Answer(1));
+        let mut held_up = scene.proxy.fault(ProxyFault::BlackHole, When::Request(2));
         let elsewhere = async {
             cut.struck().await;
             held_up.struck().await;

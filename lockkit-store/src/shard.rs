@@ -315,11 +315,11 @@ impl ShardWorker {
         let attempt = applying.apply(&known.document, asked);
         let rules = self.context.rules;
         if !attempt.changed {
-            if !round.is_fresh && rules.keeps(StoreRule::ReadBeforeDenial) {
+            if !round.is_fresh && rules.guarantee(StoreRule::ReadBeforeDenial) {
                 self.read(round).await?;
                 return Ok(None);
             }
-            let must_swap = self.unanswered && rules.keeps(StoreRule::SwapBeforeDenial);
+            let must_swap = self.unanswered && rules.guarantee(StoreRule::SwapBeforeDenial);
             if !must_swap {
                 return Ok(Some(attempt));
             }
@@ -378,7 +378,8 @@ impl ShardWorker {
                 self.contention = f64::midpoint(self.contention, f64::from(round.conflicts));
                 let (document, bytes) = (attempt.document.clone(), bytes.len());
                 self.known = Some(KnownShard { document, version: Some(version), bytes });
-                if !context.rules.keeps(StoreRule::KeepShards) && attempt.document.queues.is_empty()
+                if !context.rules.guarantee(StoreRule::KeepShards)
+                    && attempt.document.queues.is_empty()
                 {
                     // What the rule forbids.
                     let _ = context.store.remove(&self.key).await;

@@ -57,13 +57,13 @@ pub struct Faults {
 /// ```
 #[derive(Clone, Debug)]
 pub struct TestStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoredDocuments>,
     client: Arc<Client>,
     facts: Arc<StoreFacts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StoredDocuments {
     documents: Mutex<Documents>,
     is_ordered: bool,
 }
@@ -115,7 +115,7 @@ impl TestStore {
         let mut facts = StoreFacts::of("test-store");
         facts.pace = Duration::from_millis(50);
         facts.min_ttl = Duration::from_millis(500);
-        let shared = Shared { documents: Mutex::default(), is_ordered };
+        let shared = StoredDocuments { documents: Mutex::default(), is_ordered };
         Self { shared: Arc::new(shared), client: Arc::new(Client::new(0)), facts: Arc::new(facts) }
     }
 

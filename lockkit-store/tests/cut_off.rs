@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::TokioClock;
 use lockkit_core::{Guard, LockManager, LossReason, Settings, Space};
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::s3::S3Server;
 use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{S3Store, StoreDriver, StoreOptions};
@@ -117,6 +117,6 @@ async fn waiters_of_a_process_that_was_cut_off_from_a_bucket_wait_on() {
     };
     let through = format!("http://{}", proxy.addr());
     let managers = (connect(&through).await, connect(&target).await);
-    let cut = || drop(proxy.fault(Fault::BlackHole, When::Now));
+    let cut = || drop(proxy.fault(ProxyFault::BlackHole, When::Now));
     all_have_their_turn(managers, cut, async || proxy.heal().await.expect("it heals")).await;
 }

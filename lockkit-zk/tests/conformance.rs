@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{CASES, Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
-use lockkit_lab::{Kind, Layout, Shared};
+use lockkit_lab::{Layout, ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::Client;
 use lockkit_zk::{ZkDriver, ZkOptions};
 use tokio::sync::OnceCell;
@@ -38,7 +38,7 @@ impl ZooKeeper {
     }
 
     async fn find() -> Result<Place, Error> {
-        let server = Shared::server(Kind::ZooKeeper).await;
+        let server = SharedServer::server(ServerKind::ZooKeeper).await;
         let server = server.map_err(|why| Error::permanent("zookeeper", why))?;
         Ok(Place { url: server.url().to_owned(), member: server.addr().to_string() })
     }
@@ -118,7 +118,7 @@ mod ensemble {
 
     fn run(groups: &[&str]) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let group = runtime.block_on(Shared::group(Layout::ZooKeeperEnsemble)).unwrap();
+        let group = runtime.block_on(SharedServer::group(Layout::ZooKeeperEnsemble)).unwrap();
         let place = Place { url: group.url().to_owned(), member: group.addr().to_string() };
         for case in CASES.iter().filter(|case| groups.contains(&case.group)) {
             println!("{}", case.name);

@@ -9,7 +9,7 @@ use lockkit_core::{
     BreakRecord, ClientIdentity, Error, Fence, HeldLock, Key, LockManager, Name, Namespace,
     Settings, Space,
 };
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::{
     Acls, Client, CreateMode, Error as ZkError, MultiWriteError, MultiWriter,
 };
@@ -17,7 +17,7 @@ use lockkit_zk::{ZkDriver, ZkOptions};
 
 /// A driver, a manager on it, and the program's own client in a session of its own.
 struct Program {
-    _server: Shared,
+    _server: SharedServer,
     driver: Arc<ZkDriver>,
     locks: LockManager,
     client: Client,
@@ -28,7 +28,7 @@ struct Program {
 
 impl Program {
     async fn new() -> Self {
-        let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+        let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
         let hosts = server.addr().to_string();
         let options = ZkOptions::new(&hosts).tick(Duration::from_millis(500));
         let driver = Arc::new(ZkDriver::connect_with(options).await.unwrap());

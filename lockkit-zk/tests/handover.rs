@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Batch, BreakMode};
 use lockkit_lab::handover::{ContendedLock, soon};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Shared};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, ServerKind, SharedServer};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -18,8 +18,8 @@ async fn driver(hosts: String) -> ZkDriver {
 }
 
 /// A server, and a lock of a driver behind a proxy.
-async fn proxied() -> (Shared, ContendedLock) {
-    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+async fn proxied() -> (SharedServer, ContendedLock) {
+    let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let driver = driver(proxy.addr().to_string()).await;
     (server, ContendedLock::new(Arc::new(driver), proxy, LONG, LONG))
@@ -94,7 +94,7 @@ async fn a_waiter_does_not_rely_on_a_claim_whose_release_got_no_answer() {
     }
     let last = lock.wait().await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut struck = lock.proxy.fault(Fault::Cut, When::Answer(1));
+    let mut struck = lock.proxy.fault(ProxyFault::Cut, When::Answer(1));
     let batch = Batch { releases: &leaving, acquires: &[] };
     let (outcome, ()) = tokio::join!(lock.driver.submit(batch), soon("the fault", struck.struck()));
     let released = outcome.unwrap().released;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::{Error, LockManager};
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 use lockkit_zk::{Neighbours, ZkDriver, ZkOptions};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -27,7 +27,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
 
 /// A path of its own in a shared server, and lockkit's view of it.
 struct Place {
-    server: Shared,
+    server: SharedServer,
     style: &'static str,
     chroot: String,
     client: Client,
@@ -41,7 +41,7 @@ impl Place {
             "kazoo is missing, which judges here: run `cargo xtask install`, \
              or `apt-get install python3-kazoo`"
         );
-        let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+        let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
         let chroot = format!("/neighbours-{}", &ClaimId::random().to_hex()[..8]);
         let client = Client::connect(&server.addr().to_string()).await.unwrap();
         let url = format!("zk://{}{chroot}?neighbours={style}&tick=500ms", server.addr());
@@ -231,7 +231,7 @@ async fn a_neighbour_that_comes_while_a_try_is_under_way_is_not_overlooked() {
         assert!(mutex.try_lock().await.unwrap().is_none());
         reader.release().await.unwrap();
         proxy.reset();
-        let mut strike = proxy.fault(Fault::BlackHole, When::Request(2));
+        let mut strike = proxy.fault(ProxyFault::BlackHole, When::Request(2));
         let trying = tokio::spawn({
             let mutex = locks.mutex("daily.report");
             async move { mutex.try_lock().await.map(|got| got.is_some()) }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space, Token};
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
@@ -81,7 +81,7 @@ fn adler32(bytes: &[u8]) -> u32 {
 /// A server whose next claim on the lock `a` gets one of the last numbers, and the token that was
 /// given last.
 async fn near_the_end() -> (Server, Token) {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     // A driver removes the folders that it made itself.
     let client = Client::connect(&server.addr().to_string()).await.unwrap();
     let folder = CreateMode::Container.with_acls(Acls::anyone_all());
@@ -156,7 +156,7 @@ async fn order_and_tokens_hold_across_the_end_of_the_sequence() {
 #[tokio::test]
 async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_sequence() {
     const POOL: &str = "/lockkit/n-/semaphore/pool";
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let options = || ZkOptions::new(server.addr().to_string()).tick(Duration::from_millis(500));
     let pool = Key::new(Namespace::default(), Space::Semaphore, Name::new("pool").unwrap());
     let before = ZkDriver::connect_with(options()).await.unwrap();

@@ -9,8 +9,8 @@ use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, R
 use lockkit_core::{
     Claim, ClientIdentity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::Client;
 use lockkit_zk::{ZkDriver, ZkOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,8 +26,8 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
 }
 
-async fn server() -> Shared {
-    Shared::server(Kind::ZooKeeper).await.unwrap()
+async fn server() -> SharedServer {
+    SharedServer::server(ServerKind::ZooKeeper).await.unwrap()
 }
 
 fn options(hosts: impl Into<String>) -> ZkOptions {
@@ -64,7 +64,7 @@ async fn calls_that_find_no_server_fail_together_rather_than_one_after_the_other
     let namespace = namespace();
     let held = claim(&namespace, "a");
     driver.acquire(&held, Patience::Wait).await.unwrap();
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     // Its session is over for all that it can know.
     soon("the end of the session", async {
         while driver.granted(&held).await.is_ok() {
@@ -143,7 +143,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
     })
     .await;
     for _ in 0..2 {
-        proxy.fault(Fault::Cut, When::Now);
+        proxy.fault(ProxyFault::Cut, When::Now);
         let renewed = soon("a renewal", async {
             loop {
                 match ours.renew_single(&held).await {
@@ -326,7 +326,7 @@ async fn a_dead_process_keeps_each_lock_for_the_ttl_of_that_lock() {
     let queued = other.acquire(&next, Patience::Wait).await.unwrap().result;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     proxy.refuse().await;
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     let died = Instant::now();
     let waiting = async {
         // As core does while it waits.

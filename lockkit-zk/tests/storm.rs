@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::Fault;
 use lockkit_lab::storm::{FAULTS, HOT_FAULTS, Storm, StormReport, StormSetup};
-use lockkit_lab::{Kind, Layout};
+use lockkit_lab::{Layout, ServerKind};
 
 async fn is_acquitted(stage: StormSetup) {
     is_acquitted_with(stage, |_| {}).await;
@@ -23,7 +23,7 @@ async fn is_acquitted_with(stage: StormSetup, change: impl FnOnce(&mut Storm)) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_on_a_single_server_is_acquitted() {
-    is_acquitted(StormSetup::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
+    is_acquitted(StormSetup::server(ServerKind::ZooKeeper, &FAULTS).await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +34,7 @@ async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
 /// Most hand-overs are within a process, or between two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_hot_name_is_passed_on_through_all_faults() {
-    let stage = StormSetup::server(Kind::ZooKeeper, &HOT_FAULTS).await.unwrap();
+    let stage = StormSetup::server(ServerKind::ZooKeeper, &HOT_FAULTS).await.unwrap();
     let report = is_acquitted_with(stage, |storm| {
         let hot = Storm::hot(storm.program.clone());
         let ttl = storm.ttl; // the shortest leases

@@ -11,7 +11,7 @@ use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Layout, Server};
+use lockkit_lab::{Layout, Server, ServerKind};
 use lockkit_zk::ZkDriver;
 use lockkit_zk::zookeeper_client::{Acl, AuthId, Client, Error as ZkError, Permission};
 
@@ -19,8 +19,8 @@ struct ZooKeeper;
 
 #[async_trait]
 impl Deployment for ZooKeeper {
-    fn kind(&self) -> Kind {
-        Kind::ZooKeeper
+    fn kind(&self) -> ServerKind {
+        ServerKind::ZooKeeper
     }
 
     /// Sessions that a busy machine does not end, and that end soon enough for a test.

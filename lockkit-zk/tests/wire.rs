@@ -12,8 +12,8 @@ use lockkit_core::{
     Claim, ClientIdentity, Error, Key, Lifetime, LockManager, LossReason, Mode, Name, Namespace,
     Settings, Space, Token,
 };
-use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
-use lockkit_lab::{Data, Kind, Server, Shared};
+use lockkit_lab::proxy::{Counts, Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{Data, Server, ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(6);
 const TICK: Duration = Duration::from_millis(500);
 const LATENCY: Duration = Duration::from_millis(10);
 
-async fn proxied() -> (Shared, Proxy, ZkDriver) {
-    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+async fn proxied() -> (SharedServer, Proxy, ZkDriver) {
+    let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let driver = driver(proxy.addr().to_string()).await;
     (server, proxy, driver)
@@ -82,7 +82,7 @@ async fn an_error_says_whether_a_request_got_no_answer() {
     let key = key("a");
     let held = claim(&key, Mode::Exclusive);
     take(&driver, &held).await;
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     let acquires = [Acquire { claim: claim(&key, Mode::Exclusive), patience: Patience::Wait }];
     let batch = Batch { releases: &[held], acquires: &acquires };
     let outcome = driver.submit(batch).await.unwrap();
@@ -208,7 +208,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
 
 #[tokio::test]
 async fn whatever_message_is_lost_nothing_is_left_and_the_lock_works() {
-    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let witness = driver(server.addr().to_string()).await;
     for nth in 1..=6 {
         for when in [When::Request(nth), When::Answer(nth)] {
@@ -217,7 +217,7 @@ async fn whatever_message_is_lost_nothing_is_left_and_the_lock_works() {
             let key = key("a");
             let settings = Settings::default().namespace(key.namespace.as_str()).ttl(TTL);
             let locks = LockManager::with(Arc::new(driver), settings).unwrap();
-            let strike = proxy.fault(Fault::Cut, when);
+            let strike = proxy.fault(ProxyFault::Cut, when);
             let guard = locks.mutex("a").lock().await.unwrap();
             assert!(guard.is_valid(), "{when:?}");
             let line = witness.inspect(&key).await.unwrap().queue;
@@ -251,7 +251,7 @@ async fn a_folder_that_vanishes_between_two_calls_is_made_again() {
 
 #[tokio::test]
 async fn a_session_that_ended_ends_its_guards_and_the_next_lock_works() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let driver = driver(server.addr().to_string()).await;
     let locks = LockManager::with(Arc::new(driver), Settings::default().ttl(TTL)).unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
@@ -267,7 +267,7 @@ async fn a_session_that_ended_ends_its_guards_and_the_next_lock_works() {
 
 #[tokio::test]
 async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let ours = driver(server.addr().to_string()).await;
     let key = key("a");
     let mine = claim(&key, Mode::Exclusive);
@@ -289,7 +289,7 @@ async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
 
 #[tokio::test]
 async fn the_users_own_client_and_a_chroot_work() {
-    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let client = Client::connect(&server.addr().to_string()).await.unwrap();
     let options = || ZkOptions::new("").chroot("/apps/shop").unwrap().tick(TICK);
     let driver = ZkDriver::from_client(client.clone(), options());
@@ -315,7 +315,7 @@ async fn the_users_own_client_and_a_chroot_work() {
 
 #[tokio::test]
 async fn with_a_login_others_are_refused_and_told_so_for_good() {
-    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let server = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let unique = lockkit_core::driver::ClaimId::random().to_hex();
     let place = format!("{}/private-{unique}", server.addr());
     let mine = ZkDriver::connect(&format!("zk://me:secret@{place}")).await.unwrap();

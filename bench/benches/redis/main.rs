@@ -13,7 +13,7 @@ mod server_time;
 use std::net::SocketAddr;
 
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use tokio::runtime::{Builder, Runtime};
 
 fn main() {
@@ -56,7 +56,7 @@ fn threads() -> Runtime {
 }
 
 async fn server() -> Server {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     ask(server.addr(), &["CONFIG", "SET", "appendonly", "no"]).await;
     let info = info(server.addr(), "server").await;
     println!("redis {}", field(&info, "redis_version"));

@@ -70,28 +70,30 @@ impl<'a> Differences<'a> {
     fn faults(&mut self) {
         let mut changes: Vec<([Option<Guarantee>; 2], Vec<String>)> = Vec::new();
         for fault in Fault::ALL {
-            let keeps = [self.from, self.to].map(|set_up| set_up.promises.keeps(fault));
+            let guarantee = [self.from, self.to].map(|set_up| set_up.promises.guarantee(fault));
             // What cannot happen and what does no harm are the same to a program that moves.
-            if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Guarantee::All)) {
+            if guarantee[0] == guarantee[1]
+                || guarantee.iter().all(|kept| *kept >= Some(Guarantee::All))
+            {
                 continue;
             }
             let title = without_notes(fault.title());
-            match changes.iter_mut().find(|(same, _)| *same == keeps) {
+            match changes.iter_mut().find(|(same, _)| *same == guarantee) {
                 Some((_, titles)) => titles.push(title),
-                None => changes.push((keeps, vec![title])),
+                None => changes.push((guarantee, vec![title])),
             }
         }
-        for (keeps, titles) in changes {
-            let about = match keeps {
+        for (guarantee, titles) in changes {
+            let about = match guarantee {
                 [None, _] | [_, None] => "Unknown under faults",
                 [old, new] if new > old => "Safer under faults",
                 _ => "Less safe under faults",
             };
-            let [old, new] = keeps.map(kept);
+            let [old, new] = guarantee.map(kept);
             let (from, to) = (&self.from.name, &self.to.name);
             let when = titles.join("”, “");
             let sentence = format!("“{when}”: with {from}, {old}; with {to}, {new}.");
-            let change = match keeps {
+            let change = match guarantee {
                 [None, _] | [_, None] => Some(
                     "`lockkit doctor --promises` names the setting: look at it on the servers.",
                 ),
@@ -195,7 +197,7 @@ impl<'a> Differences<'a> {
         match (old.fifo, new.fifo) {
             (true, false) => self.add(
                 "Order",
-                format!("{to} keeps no line: who gets the lock next is chance."),
+                format!("{to} guarantees no line: who gets the lock next is chance."),
                 Some("Do not rely on fairness; bound each wait (`try_lock_for`, `run --wait`)."),
             ),
             (false, true) => {
@@ -318,8 +320,8 @@ impl<'a> Differences<'a> {
     }
 }
 
-fn kept(keeps: Option<Guarantee>) -> &'static str {
-    match keeps {
+fn kept(guarantee: Option<Guarantee>) -> &'static str {
+    match guarantee {
         None => "a setting decides that cannot be read",
         Some(Guarantee::All) => "exclusion and tokens hold",
         Some(Guarantee::Tokens) => "two may hold at once, and the later one has the greater token",

@@ -43,7 +43,7 @@ impl Comparison {
         self.bars(&mut out);
         section(&mut out, &faults);
         self.table(&mut out, &faults, |column, at| {
-            class(self.set_ups[column].promises.keeps(Fault::ALL[at]))
+            class(self.set_ups[column].promises.guarantee(Fault::ALL[at]))
         });
         section(&mut out, &semantics);
         self.table(&mut out, &semantics, |_, _| "");
@@ -184,8 +184,8 @@ fn changes(out: &mut String, from: &str, to: &str, differences: &[Difference]) {
     out.push_str("</dl>\n");
 }
 
-fn class(keeps: Option<Guarantee>) -> &'static str {
-    match keeps {
+fn class(guarantee: Option<Guarantee>) -> &'static str {
+    match guarantee {
         Some(Guarantee::All) => "all",
         Some(Guarantee::Tokens) => "tokens",
         Some(Guarantee::Nothing) => "none",

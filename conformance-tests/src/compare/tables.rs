@@ -98,15 +98,15 @@ impl Comparison {
         });
         let faults = faults.into_iter().zip(Fault::ALL).map(|(title, fault)| {
             row(title, &|of| {
-                let keeps = of.promises.keeps(fault);
+                let guarantee = of.promises.guarantee(fault);
                 // A trial shows what the driver states.
-                let is_shown = keeps == Some(of.capabilities.keeps(fault));
-                let mark = match keeps {
+                let is_shown = guarantee == Some(of.capabilities.guarantee(fault));
+                let mark = match guarantee {
                     Some(Guarantee::Impossible) => Mark::Stated,
                     _ if !is_shown => Mark::Stated,
                     _ => Mark::of(promises::shown_by(fault), &of.reports),
                 };
-                TableValue { text: keeps.map_or("unknown", Guarantee::word).to_owned(), mark }
+                TableValue { text: guarantee.map_or("unknown", Guarantee::word).to_owned(), mark }
             })
         });
         [

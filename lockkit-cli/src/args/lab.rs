@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lockkit_lab::{Kind, Layout};
+use lockkit_lab::{Layout, ServerKind};
 
 use super::positive_duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct StormArgs {
     /// Start this server (redis, postgres, mysql, zk, etcd, nats, dynamodb, azurite, fake-gcs) and strike at
     /// it too
     #[arg(long)]
-    pub(crate) server: Option<Kind>,
+    pub(crate) server: Option<ServerKind>,
 
     /// Start this group of servers and strike at it too
     #[arg(long, conflicts_with = "server")]

@@ -47,7 +47,7 @@ async fn promises(backend: &Backend) -> Result<Ending, ExitError> {
     for promise in promises?.all() {
         let title = promise.fault.title().trim_end_matches(['²', '³']);
         let (word, why) = (promise.word(), printable(&promise.why));
-        let style = match promise.keeps {
+        let style = match promise.guarantee {
             Some(Guarantee::All | Guarantee::Impossible) => Style::Good,
             Some(Guarantee::Tokens) | None => Style::Warning,
             Some(Guarantee::Nothing) => Style::Bad,

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use lockkit_lab::{Kind, Server, Shared};
+use lockkit_lab::{Server, ServerKind, SharedServer};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 use crate::stage::{Stage, code, stderr, stdout};
@@ -28,7 +28,7 @@ struct Postgres {
 
 impl Postgres {
     async fn new(stage: &Stage, name: &str) -> Self {
-        let root = Shared::server(Kind::Postgres).await.unwrap().url().to_owned();
+        let root = SharedServer::server(ServerKind::Postgres).await.unwrap().url().to_owned();
         let (user, schema) = (format!("doctor_{name}"), format!("doctor_{name}"));
         let login = root.replacen("postgres@", &format!("{user}@"), 1);
         let mark = if login.contains('?') { '&' } else { '?' };
@@ -130,7 +130,7 @@ struct MariaDb {
 impl MariaDb {
     /// With a user that has the documented rights, and the tables made.
     async fn new(stage: &Stage) -> Self {
-        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let server = Server::start(ServerKind::MariaDb).await.unwrap();
         let root = server.url();
         let made = stage.run(&["run", "--url", &root, "a", "true"]);
         assert_eq!(code(&made), 0, "{}", stderr(&made));
@@ -206,7 +206,7 @@ async fn a_setting_that_every_lock_fails_with_is_a_problem_that_names_it() {
 #[tokio::test]
 async fn on_redis_what_is_refused_is_a_problem_and_messages_that_do_not_come_are_a_warning() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let user = |name: &str| server.url().replacen("redis://", &format!("redis://{name}:pw@"), 1);
     let acl = async |name: &str, rules: &[&str]| {
         let words = [&["ACL", "SETUSER", name, "on", ">pw", "~*", "+@all"], rules].concat();
@@ -231,7 +231,7 @@ async fn on_redis_what_is_refused_is_a_problem_and_messages_that_do_not_come_are
 #[tokio::test]
 async fn an_eviction_policy_is_a_problem_and_run_says_it_once() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let ran = || {
         let output = stage.run(&["run", "--url", &server.url(), "a", "true"]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -253,7 +253,7 @@ async fn an_eviction_policy_is_a_problem_and_run_says_it_once() {
 async fn of_several_backends_each_is_tried_by_itself() {
     let stage = Stage::new();
     let good = stage.path("good.db").display().to_string();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let words =
         ["ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@read", "+@connection", "+info"];
     lockkit_lab::raw::resp::ask(server.addr(), &words).await.unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use lockkit_lab::{Clients, Kind, Server, TestCertificates};
+use lockkit_lab::{Clients, Server, ServerKind, TestCertificates};
 
 use crate::stage::{Stage, code as code_of, stderr, stdout};
 
@@ -300,7 +300,7 @@ fn manual_and_completions_come_from_the_command_itself() {
 #[tokio::test]
 async fn a_failed_tls_connection_says_what_to_do() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let (open, closed) = (
         server.addr(),
         TestCertificates::begin(server.addr(), Clients::WithCertificate).await.unwrap(),

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 
 use crate::stage::{Stage, code, stderr, stdout};
 
@@ -49,8 +49,8 @@ fn run(backend: &str, url: &str) {
     assert_eq!(done, 1, "the job is done once: {said}");
 }
 
-async fn on(kind: Kind, backend: &str) {
-    let url = Shared::server(kind).await.unwrap().url().to_owned();
+async fn on(kind: ServerKind, backend: &str) {
+    let url = SharedServer::server(kind).await.unwrap().url().to_owned();
     let backend = backend.to_owned();
     tokio::task::spawn_blocking(move || run(&backend, &url)).await.unwrap();
 }
@@ -71,25 +71,25 @@ fn the_commands_of_the_start_page_with_the_lock_service() {
 
 #[tokio::test]
 async fn the_commands_of_the_start_page_with_redis() {
-    on(Kind::Redis, "Redis or Valkey").await;
+    on(ServerKind::Redis, "Redis or Valkey").await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_start_page_with_postgres() {
-    on(Kind::Postgres, "PostgreSQL").await;
+    on(ServerKind::Postgres, "PostgreSQL").await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_start_page_with_mysql() {
-    on(Kind::MariaDb, "MySQL or MariaDB").await;
+    on(ServerKind::MariaDb, "MySQL or MariaDB").await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_start_page_with_zookeeper() {
-    on(Kind::ZooKeeper, "ZooKeeper").await;
+    on(ServerKind::ZooKeeper, "ZooKeeper").await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_start_page_with_etcd() {
-    on(Kind::Etcd, "etcd").await;
+    on(ServerKind::Etcd, "etcd").await;
 }

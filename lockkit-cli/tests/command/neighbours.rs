@@ -3,20 +3,20 @@
 use std::fs;
 
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use serde_json::Value;
 
 use crate::stage::{Stage, code, stderr, stdout, wait_for};
 
 /// A server, the URL with a namespace of this test's own, and a name in it.
-async fn place(test: &str) -> (Shared, String, String) {
-    let server = Shared::server(Kind::Redis).await.unwrap();
+async fn place(test: &str) -> (SharedServer, String, String) {
+    let server = SharedServer::server(ServerKind::Redis).await.unwrap();
     let own = format!("{test}-{}", std::process::id());
     let url = format!("{}?neighbours=set-nx&namespace={own}", server.url());
     (server, url, own)
 }
 
-async fn ask(server: &Shared, words: &[&str]) {
+async fn ask(server: &SharedServer, words: &[&str]) {
     resp::ask(server.addr(), words).await.unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Stdio;
 use std::thread;
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::{Running, Stage, code, stderr, stdout, wait_for};
@@ -147,7 +147,7 @@ async fn no_output_of_any_subcommand_shows_the_password_of_the_url() {
             assert!(known.into_iter().any(|known| known == verb), "{verb} has no line here");
         }
     }
-    let server = Shared::server(Kind::Redis).await.unwrap();
+    let server = SharedServer::server(ServerKind::Redis).await.unwrap();
     let place = server.url();
     let place = place.strip_prefix("redis://").unwrap();
     // One that answers (Redis takes any password for its default user), one that refuses the

@@ -1,6 +1,6 @@
 //! Errors name the backend that failed, of several the one, and no login.
 
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{Stage, code, stderr};
 
@@ -21,7 +21,7 @@ async fn take_over_names_the_backend_that_failed() {
     assert!(said.contains("while connecting to redis://me:***@127.0.0.1:1"), "{said}");
     assert!(!said.contains(&new) && !said.contains("hunter2"), "{said}");
     // One that answers, and refuses.
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let acl =
         ["ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@read", "+@connection", "+info"];
     lockkit_lab::raw::resp::ask(server.addr(), &acl).await.unwrap();
@@ -34,7 +34,7 @@ async fn take_over_names_the_backend_that_failed() {
 #[tokio::test]
 async fn check_names_the_backend_of_its_lock() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let url = server.url();
     let other = format!("sqlite:{}", stage.path("other.db").display());
     let script = format!(

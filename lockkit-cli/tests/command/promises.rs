@@ -2,7 +2,7 @@
 //! name the setting.
 
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Kind, Server, Shared};
+use lockkit_lab::{Server, ServerKind, SharedServer};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 
 use crate::stage::{Stage, code, stderr, stdout};
@@ -31,7 +31,7 @@ fn has(stage: &Stage, url: &str, fault: &str, word: &str, names: &str) {
 #[tokio::test]
 async fn on_redis_the_append_only_file_and_the_eviction_policy_decide() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let url = server.url();
     let set = async |name: &str, value: &str| {
         let done = resp::ask(server.addr(), &["CONFIG", "SET", name, value]).await.unwrap();
@@ -71,8 +71,10 @@ async fn on_redis_the_append_only_file_and_the_eviction_policy_decide() {
 #[tokio::test]
 async fn on_redis_a_replica_counts_with_its_own_settings() {
     let stage = Stage::new();
-    let (master, replica) =
-        (Server::start(Kind::Redis).await.unwrap(), Server::start(Kind::Redis).await.unwrap());
+    let (master, replica) = (
+        Server::start(ServerKind::Redis).await.unwrap(),
+        Server::start(ServerKind::Redis).await.unwrap(),
+    );
     let set = async |server: &Server, name: &str, value: &str| {
         resp::ask(server.addr(), &["CONFIG", "SET", name, value]).await.unwrap()
     };
@@ -92,7 +94,7 @@ async fn on_redis_a_replica_counts_with_its_own_settings() {
 #[tokio::test]
 async fn on_postgresql_fsync_torn_pages_and_the_commit_of_every_role_decide() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let url = server.url();
     let mut admin = PgConnection::connect(&url).await.unwrap();
     let mut sql = async |text: &str| {
@@ -162,12 +164,12 @@ async fn on_mariadb_the_log_and_the_binary_log_decide_and_doctor_says_so() {
 #[tokio::test]
 async fn what_no_client_can_read_is_unknown() {
     let stage = Stage::new();
-    let zk = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let zk = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     has(&stage, zk.url(), CRASH, "unknown", "forceSync");
     has(&stage, zk.url(), RESTART, "exclusion + fencing", "stated");
     #[cfg(feature = "etcd")]
     {
-        let etcd = Shared::server(Kind::Etcd).await.unwrap();
+        let etcd = SharedServer::server(ServerKind::Etcd).await.unwrap();
         has(&stage, etcd.url(), CRASH, "unknown", "--unsafe-no-fsync");
         has(&stage, etcd.url(), "leader failover in a majority system", "fencing only", "etcd 3.4");
     }
@@ -178,7 +180,7 @@ async fn a_quorum_and_a_service_say_what_their_backends_say() {
     let stage = Stage::new();
     let mut servers = Vec::new();
     for _ in 0..3 {
-        let server = Server::start(Kind::Redis).await.unwrap();
+        let server = Server::start(ServerKind::Redis).await.unwrap();
         resp::ask(server.addr(), &["CONFIG", "SET", "appendfsync", "always"]).await.unwrap();
         servers.push(server);
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use rustix::process::Signal;
 
 use crate::stage::{Running, Stage, code, stderr, stdout, wait_for};
@@ -124,7 +124,7 @@ fn with_a_password(url: &str, stage: &Stage, shell: &[&str], rest: &str) -> Vec<
 
 #[tokio::test]
 async fn no_output_or_trace_of_hold_shows_the_password_of_the_url() {
-    let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
+    let (stage, server) = (Stage::new(), SharedServer::server(ServerKind::Redis).await.unwrap());
     let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
     let url = format!("{url}?namespace={}", stage.path("").display());
     let rest = "\"$LOCKKIT\" check && \"$LOCKKIT\" put --fenced r 1 && echo inside";
@@ -137,7 +137,7 @@ async fn no_output_or_trace_of_hold_shows_the_password_of_the_url() {
 
 #[tokio::test]
 async fn the_file_with_the_url_is_the_users_own_and_goes_with_the_script() {
-    let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
+    let (stage, server) = (Stage::new(), SharedServer::server(ServerKind::Redis).await.unwrap());
     let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
     let url = format!("{url}?namespace={}", stage.path("").display());
     let rest =

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lockkit_lab::raw::resp;
-use lockkit_lab::{Data, Kind, Server, Shared};
+use lockkit_lab::{Data, Server, ServerKind, SharedServer};
 use rustix::process::Signal;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -24,7 +24,7 @@ async fn execute(admin: &mut PgConnection, sql: &str) {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_unavailable_at_once() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let url = server.url();
     let ready = stage.run(&["run", "--url", &url, "a", "true"]);
     assert_eq!(code(&ready), 0, "{}", stderr(&ready));
@@ -43,7 +43,7 @@ async fn a_server_that_takes_no_writes_is_unavailable_at_once() {
 #[tokio::test]
 async fn a_mariadb_that_takes_no_writes_is_unavailable_at_once() {
     let stage = Stage::new();
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let root = server.url();
     assert_eq!(code(&stage.run(&["run", "--url", &root, "a", "true"])), 0);
     let mut admin = sqlx::MySqlConnection::connect(&root).await.unwrap();
@@ -71,8 +71,10 @@ async fn a_mariadb_that_takes_no_writes_is_unavailable_at_once() {
 #[tokio::test]
 async fn a_wait_with_a_limit_lives_through_a_server_that_takes_no_writes() {
     let stage = Stage::new();
-    let (postgres, redis) =
-        (Server::start(Kind::Postgres).await.unwrap(), Server::start(Kind::Redis).await.unwrap());
+    let (postgres, redis) = (
+        Server::start(ServerKind::Postgres).await.unwrap(),
+        Server::start(ServerKind::Redis).await.unwrap(),
+    );
     let mut owner = admin(&postgres.url()).await;
     let ready = stage.run(&["run", "--url", &postgres.url(), "a", "true"]);
     assert_eq!(code(&ready), 0, "{}", stderr(&ready));
@@ -101,7 +103,7 @@ async fn a_wait_with_a_limit_lives_through_a_server_that_takes_no_writes() {
 #[tokio::test]
 async fn wait_covers_connecting() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let url = server.url();
     server.kill().await;
     assert_eq!(code(&stage.run(&["run", "--url", &url, "a", "true"])), 69);
@@ -119,7 +121,7 @@ async fn wait_covers_connecting() {
 async fn a_command_on_etcd_leaves_no_lease_behind() {
     let stage = Stage::new();
     // A server of its own, whose leases are counted.
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let leases = || {
         let mut etcdctl = stage.program("etcdctl");
         let endpoint = format!("--endpoints={}", server.addr());
@@ -143,7 +145,7 @@ async fn a_command_on_etcd_leaves_no_lease_behind() {
 #[tokio::test]
 async fn watch_goes_on_after_the_server_was_restarted() {
     let stage = Stage::new();
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let url = server.url();
     let mut command = stage.lockkit(&["watch", "--url", &url, "--json", "a"]);
     let command = command.stdout(Stdio::piped());
@@ -168,7 +170,7 @@ async fn watch_goes_on_after_the_server_was_restarted() {
 async fn the_output_of_schema_has_the_rights_that_a_user_of_locks_needs() {
     let stage = Stage::new();
     // A server of its own, whose default rights are changed.
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let url = server.url();
     let mut admin = admin(&url).await;
     execute(&mut admin, "CREATE ROLE plain_locker LOGIN").await;
@@ -211,7 +213,7 @@ async fn the_output_of_schema_has_the_rights_that_a_user_of_locks_needs() {
 #[tokio::test]
 async fn on_zookeeper_the_ttl_is_that_of_the_session() {
     let stage = Stage::new();
-    let url = Shared::server(Kind::ZooKeeper).await.unwrap().url().to_owned();
+    let url = SharedServer::server(ServerKind::ZooKeeper).await.unwrap().url().to_owned();
     let name = "ttl-of-the-command";
     let run = ["run", "--url", &url, "--ttl", "5s", name, "sh", "-c", "echo >up; sleep 1000"];
     let mut running = stage.start(&run);

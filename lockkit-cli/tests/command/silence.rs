@@ -3,14 +3,14 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use rustix::process::Signal;
 
 use crate::stage::{Stage, code, stderr, wait_for};
 
 /// A Redis server of its own whose requests may take a second, and its URL.
 async fn server() -> (Server, String) {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let url = format!("{}?timeout=1s", server.url());
     (server, url)
 }

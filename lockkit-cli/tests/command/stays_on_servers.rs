@@ -3,14 +3,14 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lockkit_lab::{Kind, Server, Shared};
+use lockkit_lab::{Server, ServerKind, SharedServer};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::stage::{Running, Stage, code, stderr, stdout, wait_for};
 
-async fn url(kind: Kind) -> String {
-    Shared::server(kind).await.unwrap().url().to_owned()
+async fn url(kind: ServerKind) -> String {
+    SharedServer::server(kind).await.unwrap().url().to_owned()
 }
 
 fn holders(stage: &Stage, url: &str, name: &str) -> usize {
@@ -34,7 +34,7 @@ fn named(test: &str) -> String {
     format!("{test}/{}", std::process::id())
 }
 
-async fn a_killed_holder_s_slot_is_free_after_its_lease(kind: Kind) {
+async fn a_killed_holder_s_slot_is_free_after_its_lease(kind: ServerKind) {
     let (stage, url, name) = (Stage::new(), url(kind).await, named("slot"));
     let run = ["run", "--url", &url, "--ttl", "3s", "--slots", "1", &name];
     let holder = stage.start(&[&run[..], &["sleep", "1000"]].concat());
@@ -49,26 +49,26 @@ async fn a_killed_holder_s_slot_is_free_after_its_lease(kind: Kind) {
 
 #[tokio::test]
 async fn a_killed_holder_s_slot_on_redis() {
-    a_killed_holder_s_slot_is_free_after_its_lease(Kind::Redis).await;
+    a_killed_holder_s_slot_is_free_after_its_lease(ServerKind::Redis).await;
 }
 
 #[tokio::test]
 async fn a_killed_holder_s_slot_on_postgres() {
-    a_killed_holder_s_slot_is_free_after_its_lease(Kind::Postgres).await;
+    a_killed_holder_s_slot_is_free_after_its_lease(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn a_killed_holder_s_slot_on_etcd() {
-    a_killed_holder_s_slot_is_free_after_its_lease(Kind::Etcd).await;
+    a_killed_holder_s_slot_is_free_after_its_lease(ServerKind::Etcd).await;
 }
 
 #[tokio::test]
 async fn a_killed_holder_s_slot_on_zookeeper() {
-    a_killed_holder_s_slot_is_free_after_its_lease(Kind::ZooKeeper).await;
+    a_killed_holder_s_slot_is_free_after_its_lease(ServerKind::ZooKeeper).await;
 }
 
 /// The command ends at once; where the backend cannot be left with the lock, so does lockkit at SIGTERM.
-async fn a_lock_outlasts_its_command(kind: Kind, is_left: bool) {
+async fn a_lock_outlasts_its_command(kind: ServerKind, is_left: bool) {
     let (stage, url, name) = (Stage::new(), url(kind).await, named("least"));
     let began = Instant::now();
     let mut run = stage.start(&[
@@ -103,26 +103,26 @@ async fn a_lock_outlasts_its_command(kind: Kind, is_left: bool) {
 
 #[tokio::test]
 async fn a_lock_outlasts_its_command_on_redis() {
-    a_lock_outlasts_its_command(Kind::Redis, true).await;
+    a_lock_outlasts_its_command(ServerKind::Redis, true).await;
 }
 
 #[tokio::test]
 async fn a_lock_outlasts_its_command_on_postgres() {
-    a_lock_outlasts_its_command(Kind::Postgres, true).await;
+    a_lock_outlasts_its_command(ServerKind::Postgres, true).await;
 }
 
 #[tokio::test]
 async fn a_lock_outlasts_its_command_on_etcd() {
-    a_lock_outlasts_its_command(Kind::Etcd, false).await;
+    a_lock_outlasts_its_command(ServerKind::Etcd, false).await;
 }
 
 #[tokio::test]
 async fn a_lock_outlasts_its_command_on_zookeeper() {
-    a_lock_outlasts_its_command(Kind::ZooKeeper, false).await;
+    a_lock_outlasts_its_command(ServerKind::ZooKeeper, false).await;
 }
 
 /// Also where the connection of the process keeps its claims alive, and its end would end them.
-async fn a_lost_lock_stays_closed(kind: Kind) {
+async fn a_lost_lock_stays_closed(kind: ServerKind) {
     let (stage, url, name) = (Stage::new(), url(kind).await, named("delay"));
     let mut holder = stage.start(&[
         "run",
@@ -153,27 +153,27 @@ async fn a_lost_lock_stays_closed(kind: Kind) {
 
 #[tokio::test]
 async fn a_lost_lock_stays_closed_on_redis() {
-    a_lost_lock_stays_closed(Kind::Redis).await;
+    a_lost_lock_stays_closed(ServerKind::Redis).await;
 }
 
 #[tokio::test]
 async fn a_lost_lock_stays_closed_on_postgres() {
-    a_lost_lock_stays_closed(Kind::Postgres).await;
+    a_lost_lock_stays_closed(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn a_lost_lock_stays_closed_on_etcd() {
-    a_lost_lock_stays_closed(Kind::Etcd).await;
+    a_lost_lock_stays_closed(ServerKind::Etcd).await;
 }
 
 #[tokio::test]
 async fn a_lost_lock_stays_closed_on_zookeeper() {
-    a_lost_lock_stays_closed(Kind::ZooKeeper).await;
+    a_lost_lock_stays_closed(ServerKind::ZooKeeper).await;
 }
 
 #[tokio::test]
 async fn progress_shows_an_error_in_the_middle_of_waiting_and_the_place_again() {
-    let (stage, server) = (Stage::new(), Server::start(Kind::Redis).await.unwrap());
+    let (stage, server) = (Stage::new(), Server::start(ServerKind::Redis).await.unwrap());
     let url = server.url();
     let _holder = stage.start(&["run", "--url", &url, "--ttl", "2m", "a", "sleep", "1000"]);
     wait_for_holder(&stage, &url, "a");
@@ -240,10 +240,10 @@ async fn no_two_hold_one_number_while_holders_are_killed(url: &str) {
 
 #[tokio::test]
 async fn no_two_hold_one_number_on_redis_while_holders_are_killed() {
-    no_two_hold_one_number_while_holders_are_killed(&url(Kind::Redis).await).await;
+    no_two_hold_one_number_while_holders_are_killed(&url(ServerKind::Redis).await).await;
 }
 
 #[tokio::test]
 async fn no_two_hold_one_number_on_postgres_while_holders_are_killed() {
-    no_two_hold_one_number_while_holders_are_killed(&url(Kind::Postgres).await).await;
+    no_two_hold_one_number_while_holders_are_killed(&url(ServerKind::Postgres).await).await;
 }

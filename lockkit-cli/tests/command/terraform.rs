@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 
 use crate::stage::{Running, Stage, code, stderr, stdout};
 
@@ -101,8 +101,8 @@ fn run(backend: &[&str]) {
     assert_eq!(status, 0, "{said}");
 }
 
-async fn on(kind: Kind) {
-    let url = Shared::server(kind).await.unwrap().url().to_owned();
+async fn on(kind: ServerKind) {
+    let url = SharedServer::server(kind).await.unwrap().url().to_owned();
     tokio::task::spawn_blocking(move || run(&["--url", &url])).await.unwrap();
 }
 
@@ -113,15 +113,15 @@ fn the_commands_of_the_terraform_page_with_sqlite_and_with_terraform() {
 
 #[tokio::test]
 async fn the_commands_of_the_terraform_page_with_redis_and_with_terraform() {
-    on(Kind::Redis).await;
+    on(ServerKind::Redis).await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_terraform_page_with_mariadb_and_with_terraform() {
-    on(Kind::MariaDb).await;
+    on(ServerKind::MariaDb).await;
 }
 
 #[tokio::test]
 async fn the_commands_of_the_terraform_page_with_etcd_and_with_terraform() {
-    on(Kind::Etcd).await;
+    on(ServerKind::Etcd).await;
 }

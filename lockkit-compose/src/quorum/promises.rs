@@ -31,11 +31,13 @@ impl QuorumInner {
                 // A member that restarts without its last writes is a member that lost them. One that
                 // loses claims at any time, with nothing to show for it, may break any majority.
                 let cost = match loss.fault {
-                    Fault::ServerRestarts | Fault::WritesLost => stated.keeps(Fault::WritesLost),
+                    Fault::ServerRestarts | Fault::WritesLost => {
+                        stated.guarantee(Fault::WritesLost)
+                    }
                     _ => Guarantee::Nothing,
                 };
                 let cost =
-                    if cost < Guarantee::All { loss.keeps.map(|_| cost) } else { Some(cost) };
+                    if cost < Guarantee::All { loss.guarantee.map(|_| cost) } else { Some(cost) };
                 kept = kept.worse(Promises::from_iter([(loss.fault, cost, of_member(&loss.why))]));
             }
             let own = now.all().iter().find(|promise| promise.fault == Fault::WritesLost).cloned();
@@ -48,13 +50,13 @@ impl QuorumInner {
                 (worst, own) => own.or(worst),
             };
         }
-        if let Some(Promise { fault, keeps, why, .. }) = writes {
-            let keeps = match keeps {
-                Some(Guarantee::Nothing | Guarantee::Tokens) => Some(stated.keeps(fault)),
-                None if stated.keeps(fault) >= Guarantee::All => Some(stated.keeps(fault)),
+        if let Some(Promise { fault, guarantee, why, .. }) = writes {
+            let guarantee = match guarantee {
+                Some(Guarantee::Nothing | Guarantee::Tokens) => Some(stated.guarantee(fault)),
+                None if stated.guarantee(fault) >= Guarantee::All => Some(stated.guarantee(fault)),
                 all => all,
             };
-            kept.set(fault, keeps, why);
+            kept.set(fault, guarantee, why);
         }
         kept
     }

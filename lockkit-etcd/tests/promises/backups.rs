@@ -13,7 +13,7 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{Key, LockManager, LossReason, Name, Namespace, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Data, Kind, Proxy, Server};
+use lockkit_lab::{Data, Proxy, Server, ServerKind};
 
 use crate::stage::{client, driver, keys, soon, until};
 
@@ -123,7 +123,7 @@ async fn quiet(proxy: &Proxy) {
 
 /// Whether the data have passed the revisions that were seen, when clients see them.
 async fn watched_states_are_read_again(way: Way, passed: bool) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let near = manager(&server.url()).await;
     near.register("r").store("old").await.unwrap();
@@ -170,7 +170,7 @@ async fn states_are_watched_on_though_the_revisions_have_passed_those_that_were_
 
 #[tokio::test]
 async fn who_holds_waits_or_is_idle_while_a_snapshot_is_restored_goes_on_or_hears_of_it() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let locks = manager(&server.url()).await;
     let idle = manager(&server.url()).await;
     idle.mutex("idle").lock().await.unwrap().release().await.unwrap();

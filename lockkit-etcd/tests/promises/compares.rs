@@ -8,8 +8,8 @@ use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience, Release
 use lockkit_core::{BreakRecord, Claim, ClientIdentity};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{KeyValue, PutOptions};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 use crate::stage::{claim, client, driver, keys, queue, renewed, take, until};
 
@@ -30,7 +30,7 @@ async fn key_of(server: &Server, name: &str, at: usize) -> KeyValue {
 
 #[tokio::test]
 async fn a_claim_that_is_in_line_is_not_put_in_again() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (holder, waiter) = (claim("a", 60, 30), claim("a", 60, 30));
     take(&ours, &holder).await;
@@ -48,7 +48,7 @@ async fn a_claim_that_is_in_line_is_not_put_in_again() {
 
 #[tokio::test]
 async fn a_release_takes_out_what_was_put_in_and_nothing_that_came_after() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (holder, waiter) = (claim("a", 60, 30), claim("a", 60, 30));
     take(&ours, &holder).await;
@@ -65,7 +65,7 @@ async fn a_release_takes_out_what_was_put_in_and_nothing_that_came_after() {
 
 #[tokio::test]
 async fn what_is_swept_is_what_was_forgotten_and_nothing_that_came_after() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let (other, forgotten, anew) = (claim("a", 3, 3), claim("b", 3, 3), claim("c", 3, 3));
     // The one that is made again is swept no later than the other one.
@@ -84,7 +84,7 @@ async fn what_is_swept_is_what_was_forgotten_and_nothing_that_came_after() {
 
 /// A driver whose requests can be held up, with all that it needs for a break.
 async fn slow() -> (Server, Proxy, Arc<EtcdDriver>) {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let slow = driver(&server.url_at(proxy.addr())).await;
     let warm = claim("warm", 60, 60);
@@ -106,7 +106,7 @@ async fn meanwhile<T>(
     acts: impl Future<Output = T>,
 ) -> T {
     let kv = key_of(server, name, at).await;
-    let mut late = proxy.fault(Fault::Delay(LATE), When::Request(request));
+    let mut late = proxy.fault(ProxyFault::Delay(LATE), When::Request(request));
     let change = async {
         late.struck().await;
         make_anew(server, &kv).await;

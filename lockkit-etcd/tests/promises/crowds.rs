@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkit_core::driver::{LockDriver, Renewal};
 use lockkit_core::{Guard, LockManager, Settings};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 use crate::stage::{PATIENCE, claim, driver, keys, leases, soon, take, until};
 
@@ -38,7 +38,7 @@ async fn for_so_long(ttl: u64, times: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_lock_costs_six_thousand_others_nothing() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let locks = manager(&server.url(), 10).await;
     let guards = hold(&locks, 6_000).await;
     let before = leases(&server).await.len();
@@ -57,14 +57,14 @@ async fn a_cancelled_lock_costs_six_thousand_others_nothing() {
 /// The same where the answer never comes: the lease that may carry a ghost is left by all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_may_carry_a_ghost_is_left_by_thousands_and_none_is_lost() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let url = format!("etcd://{},{}", proxy.addr(), server.addr());
     let locks = manager(&url, 10).await;
     let guards = hold(&locks, 6_000).await;
     // The last claims are on the lease that the ghost gets, with up to 2,000 others.
     let lease = keys(&server, "n5999").await[0].lease();
-    proxy.fault(Fault::Mute, When::Request(1));
+    proxy.fault(ProxyFault::Mute, When::Request(1));
     {
         let ghost = locks.mutex("ghost");
         let _ = tokio::time::timeout(Duration::from_millis(100), ghost.lock()).await;
@@ -81,7 +81,7 @@ async fn a_lease_that_may_carry_a_ghost_is_left_by_thousands_and_none_is_lost() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_lock_elsewhere_costs_neither_a_line_of_waiters_nor_its_holder_anything() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let locks = manager(&server.url(), 10).await;
     let holder = locks.mutex("a").lock().await.unwrap();
     let waiting = (0..800).map(|_| {
@@ -131,7 +131,7 @@ async fn turns(locks: &LockManager, server: &Server, waiters: usize, began: impl
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifteen_hundred_waiters_have_their_turns_in_bounded_time() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let locks = manager(&server.url(), 10).await;
     let all = turns(&locks, &server, 1_500, || {});
     tokio::time::timeout(2 * PATIENCE, all).await.expect("the last turn comes");
@@ -139,7 +139,7 @@ async fn fifteen_hundred_waiters_have_their_turns_in_bounded_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_costs_the_same_however_many_wait() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let locks = manager(&server.url_at(proxy.addr()), 300).await;
     let mut each = Vec::new();
@@ -153,7 +153,7 @@ async fn a_turn_costs_the_same_however_many_wait() {
 /// One claim of a batch has lost its key, of another nothing can be found out.
 #[tokio::test]
 async fn what_concerns_one_claim_is_told_in_its_item() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let claims = ["a", "b", "c"].map(|name| claim(name, 30, 30));
     for claim in &claims {

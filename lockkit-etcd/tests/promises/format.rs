@@ -2,7 +2,7 @@
 
 use lockkit_core::driver::{LockDriver, Patience};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{claim, client};
 
@@ -10,7 +10,7 @@ const KEY: &str = "lockkit/format";
 
 #[tokio::test]
 async fn a_format_is_installed_where_there_is_none_and_another_one_is_refused() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let mut admin = client(&server).await;
     EtcdDriver::connect(&server.url()).await.unwrap();
     let installed = admin.get(KEY, None).await.unwrap();

@@ -8,8 +8,8 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 use crate::stage::{
     claim, client, driver, exclusive, keys, last_holds, queue, renewed, soon, take, until,
@@ -30,7 +30,7 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
-        let server = Server::start(Kind::Etcd).await.unwrap();
+        let server = Server::start(ServerKind::Etcd).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
         let slow = driver(&server.url_at(proxy.addr())).await;
         let near = driver(&server.url()).await;
@@ -126,7 +126,7 @@ async fn whichever_answer_is_late_no_grant_says_more_than_etcd_gives() {
         for n in 1..=answers {
             let one = way.claim(&name(n));
             way.prepare(&place, &one).await;
-            let strike = place.proxy.fault(Fault::Delay(LATE), When::Answer(n));
+            let strike = place.proxy.fault(ProxyFault::Delay(LATE), When::Answer(n));
             let grant = way.act(&place, &one).await;
             let grant = grant.unwrap_or_else(|e| panic!("{way:?}, answer {n}: {e}"));
             late += u32::from(strike.has_struck());
@@ -159,7 +159,7 @@ async fn a_turn_that_a_late_message_tells_counts_from_before() {
     let granted = place.slow.granted(&waiter);
     let released = async {
         watched(&place).await;
-        let mut late = place.proxy.fault(Fault::Delay(LATE), When::Push(1));
+        let mut late = place.proxy.fault(ProxyFault::Delay(LATE), When::Push(1));
         place.near.release(&holder).await.unwrap();
         late.struck().await;
     };
@@ -187,7 +187,7 @@ struct Fork {
 
 impl Fork {
     async fn new() -> Self {
-        let server = Server::start(Kind::Etcd).await.unwrap();
+        let server = Server::start(ServerKind::Etcd).await.unwrap();
         let first = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
         let second = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
         let url = format!("etcd://{},{}", first.addr(), second.addr());
@@ -204,10 +204,10 @@ impl Fork {
         release: impl Future<Output = ()>,
     ) -> Moment {
         self.second.latencies(Duration::ZERO, late);
-        self.first.fault(Fault::BlackHole, When::Now);
+        self.first.fault(ProxyFault::BlackHole, When::Now);
         release.await;
         until("the move", || async { last_holds(&keys(&self.server, name).await) }).await;
-        self.second.fault(Fault::BlackHole, When::Now);
+        self.second.fault(ProxyFault::BlackHole, When::Now);
         SteadyClock.now()
     }
 }
@@ -271,7 +271,7 @@ async fn no_two_guards_are_valid_when_a_turn_is_told_after_an_unanswered_move() 
             }
         })
         .await;
-        fork.first.fault(Fault::BlackHole, When::Now);
+        fork.first.fault(ProxyFault::BlackHole, When::Now);
         let next = soon("the next holder", near.mutex(&name).lock()).await.unwrap();
         if let Some(first) = &first {
             assert!(!first.is_valid(), "two guards are valid: {:?} left", first.remaining());

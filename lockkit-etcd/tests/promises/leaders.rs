@@ -6,7 +6,7 @@ use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{BreakMode, ClaimEnd, LockDriver, Renewal};
 use lockkit_core::{BreakRecord, ClientIdentity, LockManager, Settings};
 use lockkit_etcd::etcd_client::Client;
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::{Group, Layout, Proxy, Rift};
 
 use crate::stage::{claim, driver, renewed, take, until};
@@ -37,7 +37,7 @@ async fn a_renewal_does_not_believe_the_keys_that_a_leader_without_a_majority_li
     let token = take(&ours, &holder).await.token;
     let opened = renewed(&ours, &holder).await.unwrap();
     assert!(matches!(opened, Renewal::Holds(_)), "{opened:?}");
-    proxy.fault(Fault::Delay(LATE), When::Answer(1));
+    proxy.fault(ProxyFault::Delay(LATE), When::Answer(1));
     ours.inspect(&holder.key).await.unwrap(); // by the leader, after the follower took its time
     proxy.heal().await.unwrap();
 

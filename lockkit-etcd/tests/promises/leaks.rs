@@ -7,7 +7,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{driver, keys, leases, until};
 
@@ -28,7 +28,7 @@ fn store(value: &str, expect: Precondition, ttl: Option<u64>) -> Write {
 
 #[tokio::test]
 async fn a_value_that_is_stored_again_and_again_with_a_ttl_has_one_lease() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
     for n in 0..20 {
         let driver = if n % 3 == 0 { &theirs } else { &ours };
@@ -48,7 +48,7 @@ async fn a_value_that_is_stored_again_and_again_with_a_ttl_has_one_lease() {
 
 #[tokio::test]
 async fn deletions_share_the_lease_on_which_they_are_remembered() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     for n in 0..20 {
         let at = register(&format!("r{n}"));
@@ -61,7 +61,7 @@ async fn deletions_share_the_lease_on_which_they_are_remembered() {
 
 #[tokio::test]
 async fn a_ticket_that_is_released_takes_its_lease_along() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let manager = async || {
         let settings = Settings::default().ttl(Duration::from_secs(300));
         LockManager::with(driver(&server.url()).await, settings).unwrap()
@@ -82,7 +82,7 @@ async fn a_ticket_that_is_released_takes_its_lease_along() {
 fn a_ticket_that_is_released_by_a_program_at_its_end_takes_its_lease_along() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (server, ticket, url, lease) = runtime.block_on(async {
-        let server = Server::start(Kind::Etcd).await.unwrap();
+        let server = Server::start(ServerKind::Etcd).await.unwrap();
         let url = server.url();
         let locks = LockManager::new(EtcdDriver::connect(&url).await.unwrap());
         let guard = locks.mutex("a").detached().lock().await.unwrap();
@@ -103,7 +103,7 @@ fn a_ticket_that_is_released_by_a_program_at_its_end_takes_its_lease_along() {
 #[test]
 fn a_program_that_ends_right_after_its_shutdown_leaves_no_lease_behind() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(Server::start(Kind::Etcd)).unwrap();
+    let server = runtime.block_on(Server::start(ServerKind::Etcd)).unwrap();
     let url = server.url();
     let program = tokio::runtime::Runtime::new().unwrap();
     program.block_on(async {
@@ -141,7 +141,7 @@ fn a_program_that_ends_right_after_its_shutdown_leaves_no_lease_behind() {
 #[test]
 fn a_program_that_ends_without_a_word_leaves_nothing_beyond_its_leases() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(Server::start(Kind::Etcd)).unwrap();
+    let server = runtime.block_on(Server::start(ServerKind::Etcd)).unwrap();
     let program = tokio::runtime::Runtime::new().unwrap();
     let locks = program.block_on(async {
         let ttl = Duration::from_secs(2);
@@ -161,7 +161,7 @@ fn a_program_that_ends_without_a_word_leaves_nothing_beyond_its_leases() {
 
 #[tokio::test]
 async fn closing_waits_for_no_etcd_that_did_not_answer() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let locks = LockManager::with(ours.clone(), Settings::default()).unwrap();
     locks.mutex("a").lock().await.unwrap().release().await.unwrap();

@@ -7,14 +7,14 @@ use lockkit_core::driver::{LockDriver, Patience};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{LockManager, Namespace, Settings};
 use lockkit_etcd::etcd_client::{PutOptions, Txn, TxnOp};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{client, driver, exclusive, keys};
 
 /// More bytes than the client library takes in one answer, by itself.
 #[tokio::test]
 async fn a_line_of_thousands_with_long_notes_is_shown() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let note: Arc<str> = "n".repeat(1_000).into();
     const WAITERS: usize = 4_500;
@@ -45,7 +45,7 @@ async fn a_line_of_thousands_with_long_notes_is_shown() {
 /// More keys of others in a row than are fetched at once, where locks and namespaces stand.
 #[tokio::test]
 async fn keys_of_others_neither_end_a_listing_nor_keep_it_from_ending() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let ours = driver(&server.url()).await;
     let shop = Settings::default().namespace("shop");
     let locks = LockManager::with(ours.clone(), shop).unwrap();

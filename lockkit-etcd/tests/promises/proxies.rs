@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::Client;
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 use crate::stage::{soon, until};
 
@@ -40,7 +40,7 @@ impl Drop for GrpcProxy {
 
 #[tokio::test]
 async fn a_proxy_is_refused_and_the_members_are_asked_for() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = GrpcProxy::start(server.addr()).await;
     let error = EtcdDriver::connect(&server.url_at(proxy.addr)).await.unwrap_err();
     assert!(error.to_string().contains("grpc-proxy"), "{error}");
@@ -53,7 +53,7 @@ async fn a_proxy_is_refused_and_the_members_are_asked_for() {
 #[tokio::test]
 async fn a_proxy_answers_a_keep_alive_before_the_member_can_have() {
     const WAY: Duration = Duration::from_secs(3);
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let way = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let proxy = GrpcProxy::start(way.addr()).await;
     let mut client = Client::connect([proxy.addr.to_string()], None).await.unwrap();

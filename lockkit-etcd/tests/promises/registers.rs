@@ -8,8 +8,8 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Error, Name, Namespace, Token};
 use lockkit_etcd::EtcdDriver;
-use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Counts, Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind};
 
 use crate::stage::{claim, driver, soon};
 
@@ -47,7 +47,7 @@ async fn counted<T>(proxy: &Proxy, what: impl Future<Output = T>) -> (T, Counts)
 
 #[tokio::test]
 async fn a_write_takes_one_round_trip_unless_somebody_else_wrote_since() {
-    let server = Server::start(Kind::Etcd).await.unwrap();
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
     let ours = driver(&server.url_at(proxy.addr())).await;
     let near = driver(&server.url()).await;
@@ -95,7 +95,7 @@ struct Fork {
 
 impl Fork {
     async fn new() -> Self {
-        let server = Server::start(Kind::Etcd).await.unwrap();
+        let server = Server::start(ServerKind::Etcd).await.unwrap();
         let first = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
         let second = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
         let ours = driver(&format!("etcd://{},{}", first.addr(), second.addr())).await;
@@ -109,8 +109,8 @@ impl Fork {
         request: impl Future<Output = T>,
         meanwhile: impl Future<Output = ()>,
     ) -> T {
-        self.second.fault(Fault::BlackHole, When::Now);
-        let mut struck = self.first.fault(Fault::Cut, When::Answer(1));
+        self.second.fault(ProxyFault::BlackHole, When::Now);
+        let mut struck = self.first.fault(ProxyFault::Cut, When::Answer(1));
         let change = async {
             struck.struck().await;
             meanwhile.await;

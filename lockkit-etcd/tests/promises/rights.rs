@@ -8,7 +8,7 @@ use lockkit_core::driver::{Acquire, Batch, BreakMode, LockDriver, Patience};
 use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, ConnectOptions, GetOptions, Permission};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{claim, soon};
 
@@ -35,7 +35,7 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
-        let server = Server::start(Kind::Etcd).await.unwrap();
+        let server = Server::start(ServerKind::Etcd).await.unwrap();
         let at = [server.addr().to_string()];
         let mut client = Client::connect(&at, None).await.unwrap();
         for (name, password) in [ROOT, SHOP] {

@@ -92,11 +92,11 @@ impl Health {
 /// use lockkit_http::wire::Promises;
 ///
 /// let it: Promises = serde_json::from_str(
-///     r#"{"promises": [{"fault": "writes_lost", "keeps": "tokens", "why": "appendfsync everysec"},
-///                      {"fault": "server_restarts", "keeps": null, "why": "may not be read"}]}"#,
+///     r#"{"promises": [{"fault": "writes_lost", "guarantee": "tokens", "why": "appendfsync everysec"},
+///                      {"fault": "server_restarts", "guarantee": null, "why": "may not be read"}]}"#,
 /// )?;
-/// assert_eq!(it.promises.keeps(Fault::WritesLost), Some(Guarantee::Tokens));
-/// assert_eq!(it.promises.keeps(Fault::ServerRestarts), None);
+/// assert_eq!(it.promises.guarantee(Fault::WritesLost), Some(Guarantee::Tokens));
+/// assert_eq!(it.promises.guarantee(Fault::ServerRestarts), None);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,7 +159,7 @@ impl Capabilities {
             namespaces: c.namespaces,
             steps: c.batches.operations,
             same_key: c.batches.same_key,
-            faults: Fault::ALL.iter().map(|fault| (*fault, c.keeps(*fault))).collect(),
+            faults: Fault::ALL.iter().map(|fault| (*fault, c.guarantee(*fault))).collect(),
         }
     }
 
@@ -234,10 +234,10 @@ mod tests {
         file.lease_clock = LeaseClock::Machine;
         let remote = Capabilities::of(&file).for_driver();
         assert_eq!(remote.lease_clock, LeaseClock::Leader);
-        assert_eq!(file.keeps(Fault::ClientMachinePaused), Guarantee::All);
-        assert_eq!(remote.keeps(Fault::ClientMachinePaused), Guarantee::Tokens);
-        assert_eq!(remote.keeps(Fault::ServerClockSlewed), Guarantee::All);
-        assert_eq!(remote.keeps(Fault::ServerClockSlewedMore), Guarantee::Tokens);
+        assert_eq!(file.guarantee(Fault::ClientMachinePaused), Guarantee::All);
+        assert_eq!(remote.guarantee(Fault::ClientMachinePaused), Guarantee::Tokens);
+        assert_eq!(remote.guarantee(Fault::ServerClockSlewed), Guarantee::All);
+        assert_eq!(remote.guarantee(Fault::ServerClockSlewedMore), Guarantee::Tokens);
         let server = capabilities::Capabilities::of("redis");
         assert_eq!(Capabilities::of(&server).for_driver().lease_clock, LeaseClock::Server);
     }

@@ -7,7 +7,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lockkit_lab::{Group, Kind, LabError, Layout, Server, shared};
+use lockkit_lab::{Group, LabError, Layout, Server, ServerKind, shared};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
@@ -42,16 +42,16 @@ async fn main() -> ExitCode {
     })
 }
 
-fn kinds_of(words: &[String]) -> Result<Vec<Kind>, String> {
+fn kinds_of(words: &[String]) -> Result<Vec<ServerKind>, String> {
     match words {
         [] => Err("no server is named".into()),
-        [all] if all == "all" => Ok(Kind::ALL.into_iter().filter(is_here).collect()),
+        [all] if all == "all" => Ok(ServerKind::ALL.into_iter().filter(is_here).collect()),
         words => words.iter().map(|word| word.parse()).collect(),
     }
 }
 
 /// Whether it can be started on this machine; says why not.
-fn is_here(kind: &Kind) -> bool {
+fn is_here(kind: &ServerKind) -> bool {
     let missing = kind.missing();
     if let Some(why) = &missing {
         let _ = writeln!(io::stderr(), "lockkit-lab: without {kind}: {why}");
@@ -59,7 +59,11 @@ fn is_here(kind: &Kind) -> bool {
     missing.is_none()
 }
 
-async fn run(kinds: &[Kind], groups: &[Layout], command: &[String]) -> Result<ExitCode, String> {
+async fn run(
+    kinds: &[ServerKind],
+    groups: &[Layout],
+    command: &[String],
+) -> Result<ExitCode, String> {
     // From here on it is no accident to be interrupted, also while servers start.
     let mut end = Requests::to_end().map_err(|error| error.to_string())?;
     let lab = tokio::select! {
@@ -90,7 +94,7 @@ struct Lab {
 
 impl Lab {
     /// What the environment names already is used as it is.
-    async fn start(kinds: &[Kind], groups: &[Layout]) -> Result<Self, LabError> {
+    async fn start(kinds: &[ServerKind], groups: &[Layout]) -> Result<Self, LabError> {
         let missing = kinds.iter().filter(|kind| std::env::var_os(kind.variable()).is_none());
         let servers = try_join_all(missing.map(|kind| Server::start(*kind)));
         let missing = groups.iter().filter(|group| std::env::var_os(group.variable()).is_none());

@@ -109,7 +109,7 @@ impl FaultWindow {
         violation: &Violation,
         promises: &RecordedPromises,
     ) -> Option<Excuse> {
-        let costs_it = promises.keeps(self.fault) < asks(violation.invariant)?;
+        let costs_it = promises.guarantee(self.fault) < asks(violation.invariant)?;
         let touches_it = self.locks.is_empty() || self.locks.contains(&violation.of);
         let until = self.ends.saturating_add(nanos(promises.lease));
         let in_time = self.begins <= violation.at && violation.at <= until;

@@ -71,7 +71,7 @@ fn sentence(
     found: Vec<Violation>,
 ) -> HistoryJudgement {
     let at_risk = |invariant: &Invariant| {
-        let costs = |asked| fault_windows.iter().any(|s| promises.keeps(s.fault) < asked);
+        let costs = |asked| fault_windows.iter().any(|s| promises.guarantee(s.fault) < asked);
         asks(*invariant).is_some_and(costs)
     };
     let better = [Invariant::Exclusion, Invariant::TokensGrow].into_iter().filter(at_risk);

@@ -32,8 +32,11 @@ impl RecordedPromises {
     }
 
     /// Which promises hold while this fault happens.
-    pub fn keeps(&self, fault: Fault) -> Guarantee {
-        self.faults.iter().find(|(f, _)| *f == fault).map_or(Guarantee::All, |(_, keeps)| *keeps)
+    pub fn guarantee(&self, fault: Fault) -> Guarantee {
+        self.faults
+            .iter()
+            .find(|(f, _)| *f == fault)
+            .map_or(Guarantee::All, |(_, guarantee)| *guarantee)
     }
 }
 

@@ -19,7 +19,7 @@ pub enum End {
 /// What the network does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ProxyFault {
     /// The connection is reset at both ends. The message that it strikes at, and
     /// whatever is under way, is lost: struck at an answer, the server has acted.
     Cut,
@@ -46,7 +46,7 @@ pub enum Fault {
 /// on, over all connections of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At once, on all connections that are open. A [`Fault::Delay`] strikes at the
+    /// At once, on all connections that are open. A [`ProxyFault::Delay`] strikes at the
     /// next request.
     Now,
     /// When this request arrives at the proxy.
@@ -98,14 +98,14 @@ impl FaultFired {
 /// A fault that waits for its message.
 #[derive(Debug)]
 pub(crate) struct PendingFault {
-    pub(crate) fault: Fault,
+    pub(crate) fault: ProxyFault,
     when: When,
     remaining: u64,
     pub(crate) fired: watch::Sender<bool>,
 }
 
 impl PendingFault {
-    pub(crate) fn new(fault: Fault, when: When) -> (Self, FaultFired) {
+    pub(crate) fn new(fault: ProxyFault, when: When) -> (Self, FaultFired) {
         let (fired, seen) = watch::channel(false);
         (Self { fault, when, remaining: when.nth(), fired }, FaultFired(seen))
     }

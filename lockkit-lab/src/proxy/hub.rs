@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::connection::{ConnectionState, Delivery, ProxiedConnection, lock};
 use super::counts::Counts;
-use super::fault::{End, Fault, FaultFired, PendingFault, When};
+use super::fault::{End, FaultFired, PendingFault, ProxyFault, When};
 use super::message::{Message, Protocol};
 
 pub(crate) struct Hub {
@@ -107,10 +107,10 @@ impl Hub {
         if is_mute && delivery != Delivery::End { Delivery::Lose } else { delivery }
     }
 
-    pub(crate) fn order(&self, fault: Fault, when: When) -> FaultFired {
+    pub(crate) fn order(&self, fault: ProxyFault, when: When) -> FaultFired {
         let message = if when == When::Now { When::Request(1) } else { when };
         let (pending, fired) = PendingFault::new(fault, message);
-        if when != When::Now || matches!(fault, Fault::Delay(_)) {
+        if when != When::Now || matches!(fault, ProxyFault::Delay(_)) {
             lock(&self.state).pending.push(pending);
             return fired;
         }
@@ -121,10 +121,10 @@ impl Hub {
         {
             self.inject(connection, fault, &pending.fired);
         }
-        if fault == Fault::BlackHole {
+        if fault == ProxyFault::BlackHole {
             self.open.send_replace(false);
         }
-        if fault != Fault::Mute {
+        if fault != ProxyFault::Mute {
             pending.fired.send_replace(true);
         }
         fired
@@ -169,21 +169,21 @@ impl Hub {
     fn inject(
         &self,
         connection: &ProxiedConnection,
-        fault: Fault,
+        fault: ProxyFault,
         fired: &watch::Sender<bool>,
     ) -> Delivery {
         let delivery = match fault {
-            Fault::Delay(by) => Delivery::Pass(by),
-            Fault::BlackHole => {
+            ProxyFault::Delay(by) => Delivery::Pass(by),
+            ProxyFault::BlackHole => {
                 self.open.send_replace(false);
                 Delivery::Pass(Duration::ZERO)
             }
-            Fault::Mute => {
+            ProxyFault::Mute => {
                 lock(&connection.mute).get_or_insert_default().push(fired.clone());
                 return Delivery::Pass(Duration::ZERO);
             }
-            Fault::Cut => meet(connection, ConnectionState::Cut),
-            Fault::HalfOpen { receiver } => {
+            ProxyFault::Cut => meet(connection, ConnectionState::Cut),
+            ProxyFault::HalfOpen { receiver } => {
                 meet(connection, ConnectionState::HalfOpen { receiver })
             }
         };

@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 
 use connection::lock;
 pub use counts::Counts;
-pub use fault::{End, Fault, FaultFired, When};
+pub use fault::{End, FaultFired, ProxyFault, When};
 use hub::Hub;
 pub use message::Protocol;
 
@@ -155,7 +155,7 @@ impl Proxy {
     }
 
     /// Orders a fault. It strikes once; several may be ordered.
-    pub fn fault(&self, fault: Fault, when: When) -> FaultFired {
+    pub fn fault(&self, fault: ProxyFault, when: When) -> FaultFired {
         self.hub.order(fault, when)
     }
 

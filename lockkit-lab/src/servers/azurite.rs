@@ -7,7 +7,7 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program::AZURITE;
 use crate::raw::azure;
@@ -39,8 +39,8 @@ impl Recipe for Azurite {
         "azurite".into()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Azurite
+    fn kind(&self) -> ServerKind {
+        ServerKind::Azurite
     }
 
     fn addr(&self) -> SocketAddr {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use crate::error::{Doing, LabError, Result};
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program::{self, DYNAMODB};
 use crate::raw::dynamodb;
@@ -43,8 +43,8 @@ impl Recipe for DynamoDb {
         "dynamodb".into()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::DynamoDb
+    fn kind(&self) -> ServerKind {
+        ServerKind::DynamoDb
     }
 
     fn addr(&self) -> SocketAddr {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time;
 
 use crate::error::{Doing, LabError, Result};
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::raw::etcd;
 use crate::server_dir::ServerDir;
@@ -149,8 +149,8 @@ impl Recipe for Etcd {
         }
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Etcd
+    fn kind(&self) -> ServerKind {
+        ServerKind::Etcd
     }
 
     fn addr(&self) -> SocketAddr {

@@ -8,7 +8,7 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program::FAKE_GCS;
 use crate::raw::http;
@@ -35,8 +35,8 @@ impl Recipe for FakeGcs {
         "fake-gcs".into()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::FakeGcs
+    fn kind(&self) -> ServerKind {
+        ServerKind::FakeGcs
     }
 
     fn addr(&self) -> SocketAddr {

@@ -7,7 +7,7 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::raw::mysql;
 use crate::server_dir::ServerDir;
@@ -49,8 +49,8 @@ impl Recipe for MariaDb {
         self.name.clone()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::MariaDb
+    fn kind(&self) -> ServerKind {
+        ServerKind::MariaDb
     }
 
     fn addr(&self) -> SocketAddr {

@@ -21,36 +21,36 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use super::error::{Doing, Result};
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::server_dir::ServerDir;
 
 /// How to run one server of this kind that stands alone.
-pub(crate) fn recipe(kind: Kind) -> Result<Box<dyn Recipe>> {
+pub(crate) fn recipe(kind: ServerKind) -> Result<Box<dyn Recipe>> {
     Ok(match kind {
-        Kind::Redis => Box::new(redis::Redis::single()?),
-        Kind::Postgres => Box::new(postgres::Postgres::new()?),
-        Kind::MariaDb => Box::new(mariadb::MariaDb::new()?),
-        Kind::ZooKeeper => Box::new(zookeeper::ZooKeeper::single()?),
-        Kind::Etcd => Box::new(etcd::Etcd::single()?),
-        Kind::Nats => Box::new(nats::Nats::single()?),
-        Kind::DynamoDb => Box::new(dynamodb::DynamoDb::single()?),
-        Kind::Azurite => Box::new(azurite::Azurite::new()?),
-        Kind::FakeGcs => Box::new(fake_gcs::FakeGcs::new()?),
+        ServerKind::Redis => Box::new(redis::Redis::single()?),
+        ServerKind::Postgres => Box::new(postgres::Postgres::new()?),
+        ServerKind::MariaDb => Box::new(mariadb::MariaDb::new()?),
+        ServerKind::ZooKeeper => Box::new(zookeeper::ZooKeeper::single()?),
+        ServerKind::Etcd => Box::new(etcd::Etcd::single()?),
+        ServerKind::Nats => Box::new(nats::Nats::single()?),
+        ServerKind::DynamoDb => Box::new(dynamodb::DynamoDb::single()?),
+        ServerKind::Azurite => Box::new(azurite::Azurite::new()?),
+        ServerKind::FakeGcs => Box::new(fake_gcs::FakeGcs::new()?),
     })
 }
 
 /// The URL of such a server at this address.
-pub(crate) fn url(kind: Kind, addr: SocketAddr) -> String {
+pub(crate) fn url(kind: ServerKind, addr: SocketAddr) -> String {
     match kind {
-        Kind::Redis => format!("redis://{addr}"),
-        Kind::Postgres => format!("postgres://postgres@{addr}/postgres"),
-        Kind::MariaDb => format!("mysql://root@{addr}/{}", mariadb::DATABASE),
-        Kind::ZooKeeper => format!("zk://{addr}"),
-        Kind::Etcd => format!("etcd://{addr}"),
-        Kind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
-        Kind::DynamoDb => dynamodb::url(addr),
-        Kind::Azurite => azurite::url(addr),
-        Kind::FakeGcs => format!("gs://{}?endpoint=http://{addr}", fake_gcs::BUCKET),
+        ServerKind::Redis => format!("redis://{addr}"),
+        ServerKind::Postgres => format!("postgres://postgres@{addr}/postgres"),
+        ServerKind::MariaDb => format!("mysql://root@{addr}/{}", mariadb::DATABASE),
+        ServerKind::ZooKeeper => format!("zk://{addr}"),
+        ServerKind::Etcd => format!("etcd://{addr}"),
+        ServerKind::Nats => format!("nats://{addr}/{}", nats::BUCKET),
+        ServerKind::DynamoDb => dynamodb::url(addr),
+        ServerKind::Azurite => azurite::url(addr),
+        ServerKind::FakeGcs => format!("gs://{}?endpoint=http://{addr}", fake_gcs::BUCKET),
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) trait Recipe: Send + Sync + std::fmt::Debug {
     /// Its name among the servers of one lab folder.
     fn name(&self) -> String;
 
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ServerKind;
 
     fn addr(&self) -> SocketAddr;
 

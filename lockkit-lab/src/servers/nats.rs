@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use crate::error::{Doing, Result};
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program::NATS;
 use crate::raw::nats;
@@ -87,8 +87,8 @@ impl Recipe for Nats {
         }
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Nats
+    fn kind(&self) -> ServerKind {
+        ServerKind::Nats
     }
 
     fn addr(&self) -> SocketAddr {

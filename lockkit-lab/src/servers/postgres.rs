@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::error::{Doing, Result};
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program;
 use crate::raw::postgres;
@@ -42,8 +42,8 @@ impl Recipe for Postgres {
         self.name.clone()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Postgres
+    fn kind(&self) -> ServerKind {
+        ServerKind::Postgres
     }
 
     fn addr(&self) -> SocketAddr {

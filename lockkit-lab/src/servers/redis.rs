@@ -8,7 +8,7 @@ use std::process::Command;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::raw::resp;
 use crate::server_dir::ServerDir;
@@ -73,8 +73,8 @@ impl Recipe for Redis {
         self.name.clone()
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Redis
+    fn kind(&self) -> ServerKind {
+        ServerKind::Redis
     }
 
     fn addr(&self) -> SocketAddr {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::Result;
-use crate::kind::Kind;
+use crate::kind::ServerKind;
 use crate::port::Port;
 use crate::program;
 use crate::raw::zookeeper;
@@ -163,8 +163,8 @@ impl Recipe for ZooKeeper {
         self.ensemble.as_ref().map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
     }
 
-    fn kind(&self) -> Kind {
-        Kind::ZooKeeper
+    fn kind(&self) -> ServerKind {
+        ServerKind::ZooKeeper
     }
 
     fn addr(&self) -> SocketAddr {

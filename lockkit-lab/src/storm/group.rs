@@ -129,7 +129,7 @@ impl GroupInjector {
                 self.group.complete().await
             }
             Fault::ConnectionCut => {
-                self.proxy.fault(proxy::Fault::Cut, When::Now);
+                self.proxy.fault(proxy::ProxyFault::Cut, When::Now);
                 // No fault by itself, and no promise is weaker for it.
                 match self.group.layout() {
                     Layout::RedisCluster => self.move_a_slot(turn).await,
@@ -137,7 +137,7 @@ impl GroupInjector {
                 }
             }
             _ => {
-                self.proxy.fault(proxy::Fault::BlackHole, When::Now);
+                self.proxy.fault(proxy::ProxyFault::BlackHole, When::Now);
                 tokio::time::sleep(lasts).await;
                 self.proxy.heal().await
             }

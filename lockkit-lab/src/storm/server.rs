@@ -43,16 +43,19 @@ impl ServerInjector {
             0 => {
                 let losing = async {
                     for answer in LOST_ANSWERS.into_iter().cycle() {
-                        self.proxy.fault(proxy::Fault::Cut, When::Answer(answer)).struck().await;
+                        self.proxy
+                            .fault(proxy::ProxyFault::Cut, When::Answer(answer))
+                            .struck()
+                            .await;
                     }
                 };
                 let _ = tokio::time::timeout(lasts, losing).await;
             }
             1 => {
-                self.proxy.fault(proxy::Fault::Mute, When::Now);
+                self.proxy.fault(proxy::ProxyFault::Mute, When::Now);
                 tokio::time::sleep(lasts).await;
             }
-            _ => drop(self.proxy.fault(proxy::Fault::Cut, When::Now)),
+            _ => drop(self.proxy.fault(proxy::ProxyFault::Cut, When::Now)),
         }
         self.heal().await;
     }
@@ -103,7 +106,7 @@ impl FaultInjector for ServerInjector {
             Fault::DataLost => self.restart(Data::Lose).await,
             Fault::ConnectionCut => self.disturb_connections(lasts).await,
             _ => {
-                self.proxy.fault(proxy::Fault::BlackHole, When::Now);
+                self.proxy.fault(proxy::ProxyFault::BlackHole, When::Now);
                 tokio::time::sleep(lasts).await;
                 self.heal().await;
             }

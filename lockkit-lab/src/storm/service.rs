@@ -13,7 +13,7 @@ use lockkit_core::capabilities::Fault;
 use super::processes::PYTHON;
 use super::{FaultInjector, StormSetup, Target};
 use crate::service::ServiceProcess;
-use crate::{Kind, Server};
+use crate::{Server, ServerKind};
 
 /// Strikes at the servers in turn.
 struct ServiceInjector {
@@ -69,7 +69,7 @@ impl StormSetup {
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
     pub async fn service(program: &Path) -> io::Result<Self> {
-        let backend = Server::start(Kind::Redis).await.map_err(io::Error::other)?;
+        let backend = Server::start(ServerKind::Redis).await.map_err(io::Error::other)?;
         let direct = backend.url();
         let start = || ServiceProcess::start(program, &direct);
         let servers = [start()?, start()?];

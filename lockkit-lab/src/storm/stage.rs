@@ -18,7 +18,7 @@ use super::server::ServerInjector;
 use super::{FaultInjector, NoFaults, Storm, StormReport};
 use crate::history::EventKind;
 use crate::proxy::Protocol;
-use crate::{Group, Kind, LabError, Layout, Pair, Proxy, Replication, Server};
+use crate::{Group, LabError, Layout, Pair, Proxy, Replication, Server, ServerKind};
 
 /// For how long the members of an ensemble believe in each other: much shorter than a strike.
 const FAITH: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ impl StormSetup {
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
-    pub async fn server(kind: Kind, faults: &[Fault]) -> Result<Self, LabError> {
+    pub async fn server(kind: ServerKind, faults: &[Fault]) -> Result<Self, LabError> {
         let (url, direct, injector) = struck(kind, faults).await?;
         Ok(Self {
             url: paced(kind, url),
@@ -74,7 +74,7 @@ impl StormSetup {
     /// # Cancel safety
     /// If the future is dropped, nothing of it remains.
     pub async fn quorum(
-        kind: Kind,
+        kind: ServerKind,
         members: usize,
         seed: u64,
         ttl: Duration,
@@ -108,7 +108,7 @@ impl StormSetup {
             _ => return Self::redis(layout, |injector| injector).await,
         };
         let url = match layout {
-            Layout::ZooKeeperEnsemble => paced(Kind::ZooKeeper, group.url()),
+            Layout::ZooKeeperEnsemble => paced(ServerKind::ZooKeeper, group.url()),
             _ => group.url(),
         };
         let injector = Arc::new(LeaderInjector::new(group, Fault::LeaderLost));
@@ -154,7 +154,7 @@ impl StormSetup {
 
 /// A server with a proxy before it: its URL for clients, the one past the proxy, and who strikes.
 async fn struck(
-    kind: Kind,
+    kind: ServerKind,
     faults: &[Fault],
 ) -> Result<(String, String, ServerInjector), LabError> {
     let server = Server::start(kind).await?;
@@ -165,8 +165,8 @@ async fn struck(
 
 /// ZooKeeper's clients get the tick of the lab's servers: with a longer one, sessions would
 /// outlast the storm's short leases by much.
-fn paced(kind: Kind, url: String) -> String {
-    if kind == Kind::ZooKeeper { format!("{url}?tick=500ms") } else { url }
+fn paced(kind: ServerKind, url: String) -> String {
+    if kind == ServerKind::ZooKeeper { format!("{url}?tick=500ms") } else { url }
 }
 
 impl Storm {

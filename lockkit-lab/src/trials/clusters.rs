@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Guarantee};
 
-use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
+use super::scene::{Held, Tokens, answered, guarantee, its_turn, wait_in_line, works_again};
 use super::stage::staged;
 use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::{Data, Group, Layout, Rift, Server};
@@ -48,7 +48,7 @@ async fn leader_lost(stage: &TrialSetup, layout: Layout, falls: Falls) -> TrialR
         Layout::RedisSentinel | Layout::RedisClusterWithReplicas => Fault::Failover,
         _ => Fault::LeaderLost,
     };
-    let kept = keeps(stage.context(), fault)?;
+    let kept = guarantee(stage.context(), fault)?;
     let mut tokens = Tokens::new(kept);
     let group = staged(Group::start(layout).await);
     let context = &stage.bench_over(group.url()).await;
@@ -149,7 +149,7 @@ async fn cut_off(
     others: &[SocketAddr],
     rift: Rift,
 ) -> TrialResult {
-    let kept = keeps(stage.context(), Fault::LeaderLost)?;
+    let kept = guarantee(stage.context(), Fault::LeaderLost)?;
     let mut tokens = Tokens::new(kept);
     let context = &stage.bench_over(group.url_at(others)).await;
     let ttl = context.lively();

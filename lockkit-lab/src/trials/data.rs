@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::{Error, LockManager};
 
-use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
+use super::scene::{Held, Tokens, answered, guarantee, its_turn, wait_in_line, works_again};
 use super::stage::staged;
 use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::site::{Concerns, Deletion, RefusalMode};
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 pub async fn robust_08_the_clock_of_the_server_jumps(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
-    let kept = stage.keeps(Fault::ServerClockSteps)?;
+    let kept = stage.guarantee(Fault::ServerClockSteps)?;
     if !stage.site().kind().has_movable_clock() {
         return NotApplicable::because("the lab cannot move the clock of this server");
     }
@@ -47,7 +47,7 @@ pub async fn robust_08_the_clock_of_the_server_jumps(stage: TrialSetup) -> Trial
 
 pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
-    let kept = keeps(context, Fault::ClientClockSteps)?;
+    let kept = guarantee(context, Fault::ClientClockSteps)?;
     if context.harness().worker().is_none() {
         return NotApplicable::because("the site has no worker process whose clock could be moved");
     }
@@ -163,7 +163,8 @@ pub async fn robust_10_data_is_deleted_under_a_lock(stage: TrialSetup) -> TrialR
 
 async fn deleted(stage: &TrialSetup, deletion: &Deletion) {
     let (context, what) = (stage.context(), deletion.what);
-    let kept = deletion.fault.map_or(Guarantee::All, |fault| context.capabilities().keeps(fault));
+    let kept =
+        deletion.fault.map_or(Guarantee::All, |fault| context.capabilities().guarantee(fault));
     let mut tokens = Tokens::new(kept);
     let (ours, theirs) = (impatient(context).await, impatient(context).await);
     let ttl = context.lively();

@@ -7,7 +7,7 @@ use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;
 use super::{TrialResult, TrialSetup};
 use crate::Data;
-use crate::proxy::{Fault as Network, When};
+use crate::proxy::{ProxyFault as Network, When};
 use lockkit_conformance::context::{LONG, PATIENCE};
 
 const LOCK: &str = "a";

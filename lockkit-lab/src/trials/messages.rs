@@ -10,9 +10,9 @@ use lockkit_core::driver::LockDriver;
 use tokio::task::JoinSet;
 
 use super::operations::{Client, Operation};
-use super::scene::{keeps, nothing_left};
+use super::scene::{guarantee, nothing_left};
 use super::{TrialResult, TrialSetup};
-use crate::proxy::{Counts, End, Fault as Network, When};
+use crate::proxy::{Counts, End, ProxyFault as Network, When};
 use lockkit_conformance::context::PATIENCE;
 
 /// Operations with a fault at the same time: most of them wait for an answer that never comes.
@@ -55,7 +55,7 @@ enum Then {
 type Faults = fn(&Counts) -> Vec<(Network, When)>;
 
 async fn everywhere(stage: TrialSetup, faults: Faults) -> TrialResult {
-    keeps(stage.context(), Fault::ConnectionCut)?;
+    guarantee(stage.context(), Fault::ConnectionCut)?;
     let stage = Arc::new(stage);
     let others = stage.context().driver().await;
     let mut running = JoinSet::new();

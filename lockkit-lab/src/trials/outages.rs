@@ -6,18 +6,18 @@ use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::{LockManager, LossReason};
 
 use super::members::{Absence, goes_unnoticed};
-use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
+use super::scene::{Held, Tokens, answered, guarantee, its_turn, wait_in_line, works_again};
 use super::stage::staged;
 use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Data;
-use crate::proxy::{Fault as Network, When};
+use crate::proxy::{ProxyFault as Network, When};
 use lockkit_conformance::context::{CaseContext, LONG, PATIENCE};
 
 const LOCK: &str = "a";
 
 pub async fn robust_03_the_server_is_killed_and_restarted(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
-    let kept = stage.keeps(Fault::ServerRestarts)?;
+    let kept = stage.guarantee(Fault::ServerRestarts)?;
     if stage.site().is_member() {
         return goes_unnoticed(&stage, Absence::Killed).await;
     }
@@ -44,7 +44,7 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: TrialSetup) -> 
 
 pub async fn robust_04_the_server_is_paused(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
-    let kept = stage.keeps(Fault::ServerPaused)?;
+    let kept = stage.guarantee(Fault::ServerPaused)?;
     if stage.site().is_member() {
         return goes_unnoticed(&stage, Absence::Paused).await;
     }
@@ -69,7 +69,7 @@ pub async fn robust_04_the_server_is_paused(stage: TrialSetup) -> TrialResult {
 
 pub async fn robust_05_a_client_is_paused(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
-    keeps(context, Fault::ClientPaused)?;
+    guarantee(context, Fault::ClientPaused)?;
     if context.harness().worker().is_none() {
         return NotApplicable::because("the site has no worker process that could be stopped");
     }
@@ -87,7 +87,7 @@ pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(
     stage: TrialSetup,
 ) -> TrialResult {
     let context = stage.context();
-    let kept = keeps(context, Fault::Partition)?;
+    let kept = guarantee(context, Fault::Partition)?;
     if stage.site().is_member() {
         return goes_unnoticed(&stage, Absence::CutOff).await;
     }
@@ -143,7 +143,7 @@ pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(
     let released = context.soon("its release ends", guard.release()).await;
     assert!(released.is_err(), "nobody was there to hear of its release");
     staged(stage.server().restart(Data::Keep).await);
-    let mut tokens = Tokens::new(context.capabilities().keeps(Fault::ServerRestarts));
+    let mut tokens = Tokens::new(context.capabilities().guarantee(Fault::ServerRestarts));
     works_again(context, &[&manager], LOCK, &mut tokens, context.after(ttl)).await;
     Ok(())
 }
@@ -159,7 +159,7 @@ pub async fn token_07_tokens_grow_although_all_data_was_lost(stage: TrialSetup) 
 /// Restarts the server several times, and has old and new clients take the lock in between.
 async fn grows_across(stage: &TrialSetup, fault: Fault, data: Data) -> TrialResult {
     let context = stage.context();
-    if keeps(context, fault)? < Guarantee::Tokens {
+    if guarantee(context, fault)? < Guarantee::Tokens {
         return NotApplicable::because("the table of faults: tokens may begin again");
     }
     let mut tokens = Tokens::new(Guarantee::Tokens);

@@ -9,17 +9,17 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Error, Name, Token};
 
-use super::scene::{answered, keeps, settled};
+use super::scene::{answered, guarantee, settled};
 use super::stage::staged;
 use super::{NotApplicable, TrialResult, TrialSetup};
 use crate::Data;
-use crate::proxy::{Fault as Network, When};
+use crate::proxy::{ProxyFault as Network, When};
 use lockkit_conformance::context::{CaseContext, MustSucceed};
 
 pub async fn register_04_tokens_are_remembered_across_a_restart(stage: TrialSetup) -> TrialResult {
     let context = stage.context();
     offered(context)?;
-    keeps(context, Fault::ServerRestarts)?;
+    guarantee(context, Fault::ServerRestarts)?;
     let at = at(context);
     let driver = context.driver().await;
     let (old, new) = two_tokens(context, &driver).await;

@@ -14,12 +14,12 @@ use crate::proxy::Proxy;
 use lockkit_conformance::context::{CaseContext, PATIENCE};
 
 /// What is kept under this fault; not applicable where it cannot happen.
-pub(super) fn keeps(context: &CaseContext, fault: Fault) -> Result<Guarantee, NotApplicable> {
-    match context.capabilities().keeps(fault) {
+pub(super) fn guarantee(context: &CaseContext, fault: Fault) -> Result<Guarantee, NotApplicable> {
+    match context.capabilities().guarantee(fault) {
         Guarantee::Impossible => {
             NotApplicable::because("the table of faults: it cannot happen here")
         }
-        keeps => Ok(keeps),
+        guarantee => Ok(guarantee),
     }
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn new(keeps: Guarantee) -> Self {
-        Self { highest: None, kept: keeps >= Guarantee::Tokens }
+    pub(super) fn new(guarantee: Guarantee) -> Self {
+        Self { highest: None, kept: guarantee >= Guarantee::Tokens }
     }
 
     /// Notes the token of the next holder, which must be greater where tokens are kept.

@@ -11,7 +11,7 @@ use lockkit_core::driver::LockDriver;
 
 use crate::Deployment;
 use crate::proxy::Proxy;
-use crate::{Group, LabError, Layout, Server, Shared};
+use crate::{Group, LabError, Layout, Server, SharedServer};
 use lockkit_conformance::context::CaseContext;
 use lockkit_conformance::{Harness, Worker};
 
@@ -53,7 +53,7 @@ impl TrialSetup {
     }
 
     async fn on_shared(site: Arc<dyn Deployment>) -> Result<Self, Box<dyn std::error::Error>> {
-        let shared = Shared::server(site.kind()).await?;
+        let shared = SharedServer::server(site.kind()).await?;
         let (url, addr) = (shared.url().to_owned(), shared.addr());
         let context = Self::bench_at(&site, url).await?;
         let url_at = Box::new(move |addr| shared.url_at(addr));
@@ -135,11 +135,11 @@ impl TrialSetup {
 
     /// What is promised under a fault of the server: in a group that may choose another leader
     /// meanwhile, no more than is kept then.
-    pub(super) fn keeps(&self, fault: Fault) -> Result<Guarantee, NotApplicable> {
-        let kept = scene::keeps(&self.context, fault)?;
+    pub(super) fn guarantee(&self, fault: Fault) -> Result<Guarantee, NotApplicable> {
+        let kept = scene::guarantee(&self.context, fault)?;
         match self.group().map(Group::layout) {
             Some(Layout::RedisSentinel | Layout::RedisClusterWithReplicas) => {
-                Ok(kept.min(scene::keeps(&self.context, Fault::Failover)?))
+                Ok(kept.min(scene::guarantee(&self.context, Fault::Failover)?))
             }
             _ => Ok(kept),
         }

@@ -5,35 +5,35 @@ use std::io;
 use std::net::SocketAddr;
 
 use lockkit_lab::raw::{etcd, mysql, postgres, resp, zookeeper};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use serde_json::json;
 
 /// `lab` in base64.
 const KEY: &str = "bGFi";
 
-pub async fn remember(kind: Kind, addr: SocketAddr) -> io::Result<()> {
+pub async fn remember(kind: ServerKind, addr: SocketAddr) -> io::Result<()> {
     match kind {
-        Kind::Redis => resp::ask(addr, &["SET", "lab", "1"]).await.map(drop),
-        Kind::Postgres => postgres::PostgresConnection::open(addr)
+        ServerKind::Redis => resp::ask(addr, &["SET", "lab", "1"]).await.map(drop),
+        ServerKind::Postgres => postgres::PostgresConnection::open(addr)
             .await?
             .query("CREATE TABLE lab ()")
             .await
             .map(drop),
-        Kind::MariaDb => {
+        ServerKind::MariaDb => {
             let create = "CREATE TABLE lockkit.lab (a INT)";
             mysql::MySqlClient::open(addr).await?.query(create).await.map(drop)
         }
-        Kind::ZooKeeper => zookeeper::ZkConnection::open(addr).await?.create("/lab").await,
+        ServerKind::ZooKeeper => zookeeper::ZkConnection::open(addr).await?.create("/lab").await,
         _ => etcd::ask(addr, "kv/put", &json!({ "key": KEY, "value": KEY })).await.map(drop),
     }
 }
 
-pub async fn recalls(kind: Kind, addr: SocketAddr) -> io::Result<bool> {
+pub async fn recalls(kind: ServerKind, addr: SocketAddr) -> io::Result<bool> {
     match kind {
-        Kind::Redis => {
+        ServerKind::Redis => {
             resp::ask(addr, &["EXISTS", "lab"]).await.map(|n| n == resp::RespReply::Number(1))
         }
-        Kind::Postgres => {
+        ServerKind::Postgres => {
             let find = "SELECT 1 FROM pg_tables WHERE tablename = 'lab'";
             postgres::PostgresConnection::open(addr)
                 .await?
@@ -41,11 +41,13 @@ pub async fn recalls(kind: Kind, addr: SocketAddr) -> io::Result<bool> {
                 .await
                 .map(|rows| rows.len() == 1)
         }
-        Kind::MariaDb => {
+        ServerKind::MariaDb => {
             let find = "SHOW TABLES FROM lockkit LIKE 'lab'";
             mysql::MySqlClient::open(addr).await?.query(find).await.map(|rows| rows.len() == 1)
         }
-        Kind::ZooKeeper => zookeeper::ZkConnection::open(addr).await?.exists("/lab", false).await,
+        ServerKind::ZooKeeper => {
+            zookeeper::ZkConnection::open(addr).await?.exists("/lab", false).await
+        }
         _ => {
             let found = etcd::ask(addr, "kv/range", &json!({ "key": KEY })).await?;
             Ok(found["count"] == "1")
@@ -57,11 +59,11 @@ pub async fn recalls(kind: Kind, addr: SocketAddr) -> io::Result<bool> {
 pub async fn now_of(server: &Server) -> io::Result<i64> {
     let addr = server.addr();
     let text = match server.kind() {
-        Kind::Redis => match resp::ask(addr, &["TIME"]).await? {
+        ServerKind::Redis => match resp::ask(addr, &["TIME"]).await? {
             resp::RespReply::Array(parts) => parts[0].text().to_owned(),
             other => panic!("{other:?}"),
         },
-        Kind::Postgres => {
+        ServerKind::Postgres => {
             let ask = "SELECT extract(epoch FROM clock_timestamp())::bigint";
             postgres::PostgresConnection::open(addr)
                 .await?
@@ -71,11 +73,11 @@ pub async fn now_of(server: &Server) -> io::Result<i64> {
                 .remove(0)
                 .unwrap()
         }
-        Kind::MariaDb => {
+        ServerKind::MariaDb => {
             let ask = "SELECT UNIX_TIMESTAMP()";
             mysql::MySqlClient::open(addr).await?.query(ask).await?.remove(0).remove(0).unwrap()
         }
-        Kind::ZooKeeper => {
+        ServerKind::ZooKeeper => {
             let mut session = zookeeper::ZkConnection::open(addr).await?;
             let path = format!("/at-{}", std::process::id());
             session.create(&path).await?;

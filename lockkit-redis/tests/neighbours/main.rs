@@ -12,7 +12,7 @@ use std::time::Duration;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::{LockManager, Settings};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -40,7 +40,7 @@ fn packages() -> Option<PathBuf> {
 
 /// A namespace and a name of its own at a shared server.
 struct Place {
-    server: Shared,
+    server: SharedServer,
     style: &'static str,
     namespace: String,
     name: String,
@@ -49,7 +49,7 @@ struct Place {
 
 impl Place {
     async fn new(style: &'static str) -> Self {
-        let server = Shared::server(Kind::Redis).await.unwrap();
+        let server = SharedServer::server(ServerKind::Redis).await.unwrap();
         let namespace = ClaimId::random().to_hex()[..12].to_owned();
         let name = format!("job {namespace}");
         Self { server, style, namespace, name, packages: packages().unwrap_or_default() }

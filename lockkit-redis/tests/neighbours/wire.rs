@@ -7,7 +7,7 @@ use lockkit_core::driver::{GateAttempt, GateRenewal, LockDriver};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::raw::resp::{RespConnection, RespReply};
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 
 use super::{Place, STYLES, soon};
@@ -171,7 +171,7 @@ async fn names_of_lockkits_own_keys_are_refused() {
 /// One more each for acquire, renewal and release; and none without neighbours.
 #[tokio::test]
 async fn a_gate_costs_one_round_trip_each_and_nothing_where_there_is_none() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
     for (query, more) in [("?", 0), ("?neighbours=set-nx&", 1)] {
         let url = format!("{}{query}timeout=30s", server.url_at(proxy.addr()));

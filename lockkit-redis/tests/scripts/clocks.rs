@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockkit_core::driver::{Acquire, Acquisition, Batch, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::RespReply as Answer;
-use lockkit_lab::{Kind, Server, Shift};
+use lockkit_lab::{Server, ServerKind, Shift};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -32,7 +32,7 @@ async fn over_a_manager(server: &Server) -> RedisDriver {
 
 #[tokio::test]
 async fn in_1970_leases_are_renewed_and_locks_handed_over() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     set_clock(&server, Duration::from_secs(5));
     for driver in [connect(&server).await, over_a_manager(&server).await] {
         for mode in [Mode::Exclusive, Mode::Shared] {
@@ -55,7 +55,7 @@ async fn in_1970_leases_are_renewed_and_locks_handed_over() {
 
 #[tokio::test]
 async fn tokens_grow_when_the_clock_goes_back_to_where_it_has_fewer_digits() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     let driver = over_a_manager(&server).await;
     let mut last = None;
     let day = Duration::from_secs(86_400);
@@ -98,7 +98,7 @@ async fn take_many(driver: &RedisDriver) -> Vec<Token> {
 
 #[tokio::test]
 async fn tokens_of_a_batch_grow_although_its_client_is_behind_the_clock_and_others_were_there() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     set_clock(&server, Duration::from_secs(3_600) * 480_000);
     for (hour, data_lost) in [(1, false), (2, true)] {
         let behind = connect(&server).await;
@@ -117,7 +117,7 @@ async fn tokens_of_a_batch_grow_although_its_client_is_behind_the_clock_and_othe
 
 #[tokio::test]
 async fn tokens_of_a_batch_grow_although_the_clock_went_back() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     let hour = Duration::from_secs(3_600);
     set_clock(&server, hour * 480_001);
     let mut before = take_many(&connect(&server).await).await;
@@ -152,7 +152,7 @@ async fn counters(server: &Server) -> Vec<(String, String)> {
 /// what keeps the order, and not what a client has known of it for an hour.
 #[tokio::test]
 async fn no_token_is_below_the_clock_when_older_counters_come_back_behind_an_idle_client() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     let hour = Duration::from_secs(3_600);
     set_clock(&server, hour * 480_000);
     let idle = connect(&server).await;
@@ -185,7 +185,7 @@ async fn no_token_is_below_the_clock_when_older_counters_come_back_behind_an_idl
 
 #[tokio::test]
 async fn who_is_lifted_with_a_raise_gets_a_token_by_the_clock_too() {
-    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
     let then = Duration::from_secs(3_600) * 480_000;
     set_clock(&server, then);
     let driver = connect(&server).await;
@@ -228,7 +228,7 @@ async fn a_clock_that_was_ahead_locks_no_name_for_as_long_as_the_step_lasted() {
     for (waits_too, mode) in
         [(false, Mode::Exclusive), (true, Mode::Exclusive), (true, Mode::Shared)]
     {
-        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
         server.move_clock(Shift::Ahead(hour)).unwrap();
         let driver = connect(&server).await;
         let (holder, waiter) = (claim(mode), claim(Mode::Exclusive));
@@ -259,7 +259,7 @@ async fn a_clock_that_was_ahead_locks_no_name_for_as_long_as_the_step_lasted() {
 async fn a_dead_holder_of_an_hour_that_never_was_is_freed_when_its_lease_is_over() {
     let hour = Duration::from_secs(3_600);
     for renewed in [false, true] {
-        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
         let driver = connect(&server).await;
         let short = Duration::from_secs(1);
         let dead = super::with_ttls(Mode::Exclusive, short, short);
@@ -279,7 +279,7 @@ async fn a_dead_holder_of_an_hour_that_never_was_is_freed_when_its_lease_is_over
 async fn a_lease_that_was_extended_keeps_its_hour_when_the_clock_goes_back() {
     let hour = Duration::from_secs(3_600);
     for waits_too in [false, true] {
-        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        let server = Server::start_with_clock(ServerKind::Redis).await.unwrap();
         server.move_clock(Shift::Ahead(2 * hour)).unwrap();
         let driver = connect(&server).await;
         let (holder, waiter) = (claim(Mode::Exclusive), claim(Mode::Exclusive));

@@ -16,7 +16,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 /// Longer than any machine stands still.
@@ -39,7 +39,7 @@ fn with_ttls(mode: Mode, hold: Duration, wait: Duration) -> Arc<Claim> {
 }
 
 async fn start() -> (Server, RedisDriver) {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let driver = connect(&server).await;
     (server, driver)
 }

@@ -11,7 +11,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::{self, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 use super::{LONG, PERMIT, ask, claim, connect, granted, holds, named, queue, take};
@@ -46,7 +46,7 @@ async fn connect_as_user(server: &Server) -> Result<RedisDriver, Error> {
 }
 
 async fn server_with_user(rights: &[&str]) -> Server {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     set_user(&server, rights).await;
     server
 }
@@ -173,7 +173,7 @@ async fn a_client_that_may_not_publish_tries_it_once_a_connection_and_others_beh
 
 #[tokio::test]
 async fn who_waits_behind_a_client_that_may_publish_does_not_poll() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let driver = connect(&server).await;
     let (holder, waiter) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
     take(&driver, &holder).await;

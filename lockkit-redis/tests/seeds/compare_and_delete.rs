@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use lockkit_core::{LockManager, Space};
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::raw::resp::{self, RespConnection, RespReply};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::scene::{
     AFTERWARDS, LONG, Resource, answered, ask, client, gets_in, lockkit, overtake, server,
@@ -77,10 +77,10 @@ async fn waiting(
 
 #[tokio::test]
 async fn with_compare_and_delete_a_failover_to_a_replica_that_lags_makes_two_holders() {
-    let (master, replica) = (server().await, Server::start(Kind::Redis).await.unwrap());
+    let (master, replica) = (server().await, Server::start(ServerKind::Redis).await.unwrap());
     let way = Proxy::start(master.addr(), Protocol::Unknown).await.unwrap();
     follow(&replica, &way).await;
-    way.fault(Fault::BlackHole, When::Now);
+    way.fault(ProxyFault::BlackHole, When::Now);
     let a = lockkit(&master).await;
     let before = a.mutex(LOCK).lock().await.unwrap();
     let stale = before.token().unwrap();

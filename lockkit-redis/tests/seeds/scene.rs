@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Guard, LockManager, Settings, Token};
 use lockkit_lab::raw::resp::{RespConnection, RespReply};
-use lockkit_lab::{Kind, Server, Shift};
+use lockkit_lab::{Server, ServerKind, Shift};
 use lockkit_redis::RedisDriver;
 
 /// A lease that no story outlives.
@@ -21,7 +21,7 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// A server whose clock moves.
 pub(crate) async fn server() -> Server {
-    Server::start_with_clock(Kind::Redis).await.unwrap()
+    Server::start_with_clock(ServerKind::Redis).await.unwrap()
 }
 
 /// A client of the recipes.

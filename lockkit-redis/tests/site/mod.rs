@@ -12,7 +12,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::raw::resp;
 use lockkit_lab::{Concerns, Costs, Deletion, Deployment, RefusalMode};
-use lockkit_lab::{Kind, Layout, Server};
+use lockkit_lab::{Layout, Server, ServerKind};
 use lockkit_redis::RedisDriver;
 
 pub(crate) struct Redis {
@@ -33,8 +33,8 @@ impl Redis {
 
 #[async_trait]
 impl Deployment for Redis {
-    fn kind(&self) -> Kind {
-        Kind::Redis
+    fn kind(&self) -> ServerKind {
+        ServerKind::Redis
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {

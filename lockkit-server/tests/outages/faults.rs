@@ -7,7 +7,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Settings, Space};
 use lockkit_http::HttpDriver;
 use lockkit_lab::Proxy;
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::service::ServiceProcess;
 use lockkit_server::{Listen, Service};
 use lockkit_sql::SqliteDriver;
@@ -136,7 +136,7 @@ async fn a_client_that_is_cut_off_from_its_server_knows_in_time_and_disturbs_nob
     let guard = alone.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
     let lost = loss(&guard);
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     let next = timeout(LONG, other.mutex("a").lock()).await.unwrap().unwrap();
     let granted = SteadyClock.now();
     let (why, at) = lost.await.unwrap();
@@ -167,7 +167,7 @@ async fn a_client_that_is_cut_off_from_one_of_two_servers_keeps_its_lock() {
     let client = manager(&format!("http://{},{second}?timeout=500ms", proxy.addr())).await;
     let guard = client.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     sleep(TTL + TTL / 2).await; // renewed elsewhere, or it would be over
     assert_eq!(guard.token().unwrap(), token);
     let other = pair.other().await;
@@ -247,7 +247,7 @@ async fn lost_answers_make_no_second_holder_and_no_ghost() {
     let client = manager(&format!("http://{}?timeout=300ms", proxy.addr())).await;
     let onlooker = pair.onlooker().await;
     for at in 1..=4 {
-        proxy.fault(Fault::Cut, When::Answer(at));
+        proxy.fault(ProxyFault::Cut, When::Answer(at));
         let guard = timeout(LONG, client.mutex("a").lock()).await.unwrap().unwrap();
         assert_eq!(onlooker.inspect(Space::Lock, "a").await.unwrap().queue.len(), 1);
         guard.verify().await.ok();

@@ -7,7 +7,7 @@ use lockkit_core::driver::{Evidence, LockDriver, Patience};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_http::HttpDriver;
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use lockkit_server::Service;
 
@@ -29,7 +29,7 @@ async fn told(driver: &dyn LockDriver, claims: &[Arc<Claim>]) -> Vec<Option<Arc<
 
 #[tokio::test]
 async fn the_backends_evidence_is_passed_on() {
-    let server = Server::start(Kind::Redis).await.unwrap();
+    let server = Server::start(ServerKind::Redis).await.unwrap();
     let backend: Arc<dyn LockDriver> = Arc::new(RedisDriver::connect(&server.url()).await.unwrap());
     let served = Served::of(Service::new(backend.clone()).unwrap(), None).await;
     let client = HttpDriver::connect(&format!("http://{}", served.address)).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 use lockkit_server::Service;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ struct Pool {
 
 impl Pool {
     async fn new() -> Self {
-        let server = Shared::server(Kind::Redis).await.unwrap();
+        let server = SharedServer::server(ServerKind::Redis).await.unwrap();
         let driver = RedisDriver::connect(server.url()).await.unwrap();
         let served = Served::of(Service::new(Arc::new(driver)).unwrap(), None).await;
         // Its own: the server is shared.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::{Pair, Proxy, Replication};
 
 use crate::{LEASE, connect, is_busy, is_confirmed, lock};
@@ -32,7 +32,7 @@ impl Scene {
     async fn fail_over(&self) {
         self.pair.promote().await.unwrap();
         self.proxy.lead_to(&[self.pair.primary().addr()]);
-        self.proxy.fault(Fault::Cut, When::Now);
+        self.proxy.fault(ProxyFault::Cut, When::Now);
     }
 
     /// The URL of the old primary, past the address.

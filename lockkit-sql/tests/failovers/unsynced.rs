@@ -1,12 +1,12 @@
 //! A crash of the server's machine that loses what was not on disk: the server comes back with its folder
 //! as it was a moment before.
 
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 
 use crate::{LEASE, connect, is_confirmed, lock};
 
 /// What was granted last is forgotten, and so is who waited; tokens grow.
-async fn the_last_grant_is_forgotten(kind: Kind) {
+async fn the_last_grant_is_forgotten(kind: ServerKind) {
     let server = Server::start(kind).await.unwrap();
     let url = format!("{}?durability=needed&timeout=2s", server.url());
     let (first, second) = (connect(&url, LEASE).await, connect(&url, LEASE).await);
@@ -30,10 +30,10 @@ async fn the_last_grant_is_forgotten(kind: Kind) {
 
 #[tokio::test]
 async fn postgresql_forgets_the_last_grant() {
-    the_last_grant_is_forgotten(Kind::Postgres).await;
+    the_last_grant_is_forgotten(ServerKind::Postgres).await;
 }
 
 #[tokio::test]
 async fn mariadb_forgets_the_last_grant() {
-    the_last_grant_is_forgotten(Kind::MariaDb).await;
+    the_last_grant_is_forgotten(ServerKind::MariaDb).await;
 }

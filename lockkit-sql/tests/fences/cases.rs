@@ -152,7 +152,7 @@ macro_rules! cases_of_servers {
         #[tokio::test]
         async fn a_fence_finds_the_tables_where_the_driver_has_them() {
             let scene = Scene::set("tables").await;
-            let server = Shared::server(KIND).await.unwrap();
+            let server = SharedServer::server(KIND).await.unwrap();
             let mark = if server.url().contains('?') { '&' } else { '?' };
             let (mine, theirs) = two_managers(&format!("{}{mark}{TABLES}", server.url())).await;
             let guard = mine.mutex("tables").lock().await.unwrap();

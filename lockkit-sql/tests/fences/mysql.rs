@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkit::{Error, Fence, LockManager};
 use lockkit_core::driver::{Anchored, LockDriver};
-use lockkit_lab::proxy::{Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server, Shared};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind, SharedServer};
 use lockkit_sql::mysql::TOKENS_TABLE;
 use lockkit_sql::{Fenced, FencedWrite, MySqlDriver, ServerOptions};
 use sqlx::pool::PoolConnection;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::{LONG, is_busy, short, two_managers};
 
-const KIND: Kind = Kind::MariaDb;
+const KIND: ServerKind = ServerKind::MariaDb;
 const TABLES: &str = "tables=elsewhere_";
 
 struct Scene {
@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     async fn set(name: &'static str) -> Self {
-        let server = Shared::server(KIND).await.unwrap();
+        let server = SharedServer::server(KIND).await.unwrap();
         let data = MySqlPool::connect(server.url()).await.unwrap();
         let account = "CREATE TABLE IF NOT EXISTS account \
                        (name VARCHAR(64) PRIMARY KEY, cents BIGINT NOT NULL)";
@@ -245,7 +245,7 @@ async fn a_fence_that_comes_late_is_refused_while_a_second_one_is_being_refused(
     let claim = lease.claim();
     // Its first transaction: the claim is fenced, the transaction's own statement is held up.
     let mut tx = late.begin().await.unwrap();
-    way.fault(Fault::BlackHole, When::Now);
+    way.fault(ProxyFault::BlackHole, When::Now);
     let first = tokio::spawn(async move { lease.fence(&mut tx).await });
     scene.until(FENCED).await;
     // The lease ends, and the next holder works.

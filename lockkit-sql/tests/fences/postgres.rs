@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit::{Error, Fence, LockManager};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::postgres::TOKENS_TABLE;
 use lockkit_sql::{Fenced, FencedWrite, PostgresDriver, ServerOptions};
 use sqlx::pool::PoolConnection;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::{LONG, is_busy, short, two_managers};
 
-const KIND: Kind = Kind::Postgres;
+const KIND: ServerKind = ServerKind::Postgres;
 const TABLES: &str = "tables=elsewhere";
 
 struct Scene {
@@ -24,7 +24,7 @@ struct Scene {
 
 impl Scene {
     async fn set(name: &'static str) -> Self {
-        let server = Shared::server(KIND).await.unwrap();
+        let server = SharedServer::server(KIND).await.unwrap();
         let data = PgPool::connect(server.url()).await.unwrap();
         let account =
             "CREATE TABLE IF NOT EXISTS account (name text PRIMARY KEY, cents bigint NOT NULL)";
@@ -75,7 +75,7 @@ async fn begin_at<'c>(
 
 /// A user whose transactions, and so those of its lockkit, are serializable unless they say otherwise.
 async fn serializable_login() -> String {
-    let url = Shared::server(KIND).await.unwrap().url().to_owned();
+    let url = SharedServer::server(KIND).await.unwrap().url().to_owned();
     let mut admin = sqlx::PgConnection::connect(&url).await.unwrap();
     let text = "DO $$ BEGIN
           CREATE ROLE strict LOGIN SUPERUSER;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lockkit_core::{LockManager, Settings};
 
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 
 use super::scene::{KINDS, Scene};
 
@@ -62,7 +62,7 @@ async fn a_hand_over_within_a_process_is_one_request_and_one_flush() {
         let scene = Scene::on(kind).await;
         let [requests, flushes] = costs(&scene, 64, 30).await;
         // MariaDB's first waiter polls: on a busy machine some polls come before the hand-over.
-        let most = if matches!(kind, Kind::MariaDb) { 2.0 } else { 1.2 };
+        let most = if matches!(kind, ServerKind::MariaDb) { 2.0 } else { 1.2 };
         assert!(requests < most, "{kind:?}: {requests} requests");
         assert!(flushes < 1.4, "{kind:?}: {flushes} flushes");
     }

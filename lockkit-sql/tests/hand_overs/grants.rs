@@ -6,8 +6,8 @@ use std::time::Duration;
 use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{Acquire, Acquisition, Batch, LeaseStart, Patience};
-use lockkit_lab::Kind;
-use lockkit_lab::proxy::{Fault, When};
+use lockkit_lab::ServerKind;
+use lockkit_lab::proxy::{ProxyFault, When};
 use tokio::time::timeout;
 
 use super::scene::{KINDS, SOON, Scene, claim, queue, short_claim, take};
@@ -21,7 +21,7 @@ async fn the_answer_of_a_hand_over_grants_from_its_own_sending() {
         queue(&scene.driver, &next).await;
         // On MariaDB a poll might learn of it sooner.
         let waiting = match kind {
-            Kind::Postgres => Some(scene.waiting(&next)),
+            ServerKind::Postgres => Some(scene.waiting(&next)),
             _ => None,
         };
         if waiting.is_some() {
@@ -47,7 +47,7 @@ async fn the_answer_of_a_hand_over_grants_from_its_own_sending() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_answer_was_lost_is_asked_for() {
-    let scene = Scene::on(Kind::Postgres).await;
+    let scene = Scene::on(ServerKind::Postgres).await;
     for is_dropped in [false, true] {
         let [holder, next] = ["hot"; 2].map(claim);
         take(&scene.driver, &holder).await;
@@ -56,13 +56,13 @@ async fn a_grant_whose_answer_was_lost_is_asked_for() {
         scene.is_quiet().await;
         if is_dropped {
             // The caller gives up after the server has acted.
-            let mut mute = scene.proxy.fault(Fault::Mute, When::Request(1));
+            let mut mute = scene.proxy.fault(ProxyFault::Mute, When::Request(1));
             tokio::select! {
                 _ = scene.driver.release(&holder) => panic!("no answer"),
                 () = mute.struck() => {}
             }
         } else {
-            let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
+            let mut cut = scene.proxy.fault(ProxyFault::Cut, When::Answer(1));
             scene.driver.release(&holder).await.unwrap();
             assert!(cut.has_struck());
             cut.struck().await;

@@ -6,36 +6,36 @@ use std::time::Duration;
 use lockkit_core::driver::{Acquisition, Batch, Grant, LockDriver, Patience};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::{Protocol, Proxy};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
 use tokio::task::JoinHandle;
 
-pub(crate) const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
+pub(crate) const KINDS: [ServerKind; 2] = [ServerKind::Postgres, ServerKind::MariaDb];
 /// A time that no test outlasts.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 /// Much longer than what has to happen within it, and shorter than any lease.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) struct Scene {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ServerKind,
     pub(crate) driver: Arc<dyn LockDriver>,
     pub(crate) proxy: Proxy,
     server: Server,
 }
 
 impl Scene {
-    pub(crate) async fn on(kind: Kind) -> Self {
+    pub(crate) async fn on(kind: ServerKind) -> Self {
         let server = Server::start(kind).await.unwrap();
         let protocol = match kind {
-            Kind::Postgres => Protocol::Postgres,
+            ServerKind::Postgres => Protocol::Postgres,
             _ => Protocol::MySql,
         };
         let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
         let driver = connect(kind, &server.url_at(proxy.addr())).await;
         let scene = Self { kind, driver, proxy, server };
         match kind {
-            Kind::Postgres => {
+            ServerKind::Postgres => {
                 scene.run("ALTER SYSTEM SET fsync = on").await;
                 scene.run("SELECT pg_reload_conf()").await;
             }
@@ -57,7 +57,7 @@ impl Scene {
     pub(crate) async fn run(&self, sql: &str) {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         match self.kind {
-            Kind::Postgres => {
+            ServerKind::Postgres => {
                 PgConnection::connect(&self.server.url())
                     .await
                     .unwrap()
@@ -76,7 +76,7 @@ impl Scene {
     /// have ended.
     pub(crate) async fn flushes(&self) -> u64 {
         match self.kind {
-            Kind::Postgres => {
+            ServerKind::Postgres => {
                 let mut admin = PgConnection::connect(&self.server.url()).await.unwrap();
                 let there = "SELECT count(*) FROM pg_stat_activity
                     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
@@ -99,7 +99,7 @@ impl Scene {
     /// connections, as their processes tell it then.
     pub(crate) async fn work(&self) -> [u64; 2] {
         let rows = match self.kind {
-            Kind::Postgres => {
+            ServerKind::Postgres => {
                 self.run(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                      WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
@@ -150,10 +150,10 @@ impl Scene {
     }
 }
 
-async fn connect(kind: Kind, url: &str) -> Arc<dyn LockDriver> {
+async fn connect(kind: ServerKind, url: &str) -> Arc<dyn LockDriver> {
     let options = ServerOptions::default().timeout(LONG);
     match kind {
-        Kind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
         _ => Arc::new(MySqlDriver::connect_with(url, options).await.unwrap()),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use lockkit_core::{LockManager, Settings, Token};
-use lockkit_lab::proxy::{Fault, When};
+use lockkit_lab::proxy::{ProxyFault, When};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
@@ -69,7 +69,7 @@ async fn no_waiter_is_forgotten_when_answers_are_lost() {
         while begun.elapsed() < LASTS {
             let before = witness.grants.load(SeqCst);
             let nth = rng.random_range(1..200);
-            let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(nth));
+            let mut cut = scene.proxy.fault(ProxyFault::Cut, When::Answer(nth));
             let struck = tokio::time::timeout(SOON, cut.struck()).await;
             struck.expect("requests go on while there are waiters");
             cuts += 1;

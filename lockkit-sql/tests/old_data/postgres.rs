@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Guard, LockManager, LossReason, Namespace, Settings};
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 use lockkit_sql::PostgresDriver;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -74,7 +74,7 @@ async fn put_rows_back(server: &Server) {
 
 #[tokio::test]
 async fn clients_go_on_when_the_rows_of_a_dump_are_put_back() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let clients = clients(&server).await;
     put_back_under(
         &clients,
@@ -88,7 +88,7 @@ async fn clients_go_on_when_the_rows_of_a_dump_are_put_back() {
 /// The server is restarted with an older copy of its folder, while its clients stay.
 #[tokio::test]
 async fn clients_go_on_when_a_copy_of_the_servers_folder_is_put_back() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let clients = clients(&server).await;
     let older = tempfile::tempdir().unwrap();
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
@@ -113,7 +113,7 @@ async fn clients_go_on_when_a_copy_of_the_servers_folder_is_put_back() {
 /// The number that is added to the tokens of a namespace is put back as well: who has read it keeps it.
 #[tokio::test]
 async fn a_client_keeps_the_token_base_that_it_knows() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let driver = PostgresDriver::connect(&server.url()).await.unwrap();
     keep_rows(&server).await;
     driver.raise_namespace_counter(&Namespace::default(), BASE).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_client_keeps_the_token_base_that_it_knows() {
 /// A guard that was renewed learns from the next answer that the server's data are older than that.
 #[tokio::test]
 async fn a_lock_that_is_not_in_a_copy_that_was_put_back_is_lost_to_another_server() {
-    let server = Server::start(Kind::Postgres).await.unwrap();
+    let server = Server::start(ServerKind::Postgres).await.unwrap();
     let driver = PostgresDriver::connect(&server.url()).await.unwrap();
     // Long enough for all that happens to the server between two renewals.
     let settings = Settings::default().ttl(5 * LEASE);

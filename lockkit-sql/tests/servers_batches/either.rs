@@ -6,13 +6,13 @@ macro_rules! on_either_server {
         mod postgres {
             $(#[tokio::test]
             async fn $test() {
-                super::$test(super::Scene::on(super::Kind::Postgres).await).await;
+                super::$test(super::Scene::on(super::ServerKind::Postgres).await).await;
             })*
         }
         mod mariadb {
             $(#[tokio::test]
             async fn $test() {
-                super::$test(super::Scene::on(super::Kind::MariaDb).await).await;
+                super::$test(super::Scene::on(super::ServerKind::MariaDb).await).await;
             })*
         }
     };

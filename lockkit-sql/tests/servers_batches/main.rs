@@ -19,7 +19,7 @@ use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -436,7 +436,7 @@ async fn a_thousand_free_names_of_a_multi_lock_travel_in_batches(scene: Scene) {
 
 #[tokio::test]
 async fn a_range_that_somebody_has_locked_on_mariadb_holds_up_the_steps_in_it_alone() {
-    let scene = Scene::on(Kind::MariaDb).await;
+    let scene = Scene::on(ServerKind::MariaDb).await;
     scene.warm().await;
     // The ends of the range: what is between them is locked, and nothing else.
     let ends = [claim("b"), claim("d")];

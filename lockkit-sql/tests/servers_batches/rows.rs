@@ -8,7 +8,7 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Batch, Batcher, LockDriver, Patience, Released, Renewal,
 };
 use lockkit_core::{Claim, LockManager, Settings};
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 

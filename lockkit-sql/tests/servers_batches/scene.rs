@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_lab::{Proxy, Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
 
@@ -16,7 +16,7 @@ use super::submitting::{Operation, Outcome, release, submit, try_it};
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 pub(crate) struct Scene {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ServerKind,
     server: Server,
     proxy: Proxy,
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -24,10 +24,10 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) async fn on(kind: Kind) -> Self {
+    pub(crate) async fn on(kind: ServerKind) -> Self {
         let server = Server::start(kind).await.unwrap();
         let (protocol, words) = match kind {
-            Kind::Postgres => (Protocol::Postgres, &POSTGRES),
+            ServerKind::Postgres => (Protocol::Postgres, &POSTGRES),
             _ => (Protocol::MySql, &MARIADB),
         };
         let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
@@ -43,7 +43,7 @@ impl Scene {
     pub(crate) async fn admin(&self) -> Admin {
         let url = self.server.url();
         match self.kind {
-            Kind::Postgres => Admin::Postgres(PgConnection::connect(&url).await.unwrap()),
+            ServerKind::Postgres => Admin::Postgres(PgConnection::connect(&url).await.unwrap()),
             _ => Admin::MariaDb(MySqlConnection::connect(&url).await.unwrap()),
         }
     }
@@ -72,10 +72,10 @@ impl Scene {
     }
 }
 
-async fn connect(kind: Kind, url: &str) -> Arc<dyn LockDriver> {
+async fn connect(kind: ServerKind, url: &str) -> Arc<dyn LockDriver> {
     let options = ServerOptions::default().timeout(LONG);
     match kind {
-        Kind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
+        ServerKind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
         _ => Arc::new(MySqlDriver::connect_with(url, options).await.unwrap()),
     }
 }

@@ -13,14 +13,14 @@ use lockkit_core::driver::{ClaimId, LockDriver};
 use lockkit_core::{
     Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, Executor, MySqlConnection, PgConnection, Row,
 };
 
-const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
+const KINDS: [ServerKind; 2] = [ServerKind::Postgres, ServerKind::MariaDb];
 /// A time that no test outlasts.
 const LONG: Duration = Duration::from_secs(300);
 /// Much longer than what has to happen within it.
@@ -171,15 +171,15 @@ impl ShedLock {
 /// A server with a table of ShedLock, and a namespace of this test's own.
 struct Scene {
     url: String,
-    _server: Option<Shared>,
+    _server: Option<SharedServer>,
     statements: &'static Statements,
     table: String,
     unique: String,
 }
 
 impl Scene {
-    async fn on(kind: Kind) -> Self {
-        let server = Shared::server(kind).await.unwrap();
+    async fn on(kind: ServerKind) -> Self {
+        let server = SharedServer::server(kind).await.unwrap();
         let url = server.url().to_owned();
         Self { _server: Some(server), ..Self::at(url).await }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockkit_core::driver::{GateAttempt, GateRenewal, LockDriver};
 use lockkit_core::{LockManager, Settings};
-use lockkit_lab::proxy::{Fault, When};
-use lockkit_lab::{Kind, Proxy, Server, Shared};
+use lockkit_lab::proxy::{ProxyFault, When};
+use lockkit_lab::{Proxy, Server, ServerKind, SharedServer};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 
 use super::{AnyConnection, KINDS, LONG, Scene, soon};
@@ -143,12 +143,12 @@ async fn many_rows_are_kept_in_the_order_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_take_whose_answer_was_lost_is_an_error_and_is_asked_for_again() {
     for kind in KINDS {
-        let server = Shared::server(kind).await.unwrap();
+        let server = SharedServer::server(kind).await.unwrap();
         let scene = Scene::on(kind).await;
         let proxy = Proxy::start(server.addr(), kind.protocol()).await.unwrap();
         let driver = scene.driver_with(&server.url_at(proxy.addr()), "").await.unwrap();
         let claim = scene.claim("a", TTL);
-        proxy.fault(Fault::Cut, When::Answer(1));
+        proxy.fault(ProxyFault::Cut, When::Answer(1));
         let error = driver.gate().unwrap().take(&claim).await.unwrap_err();
         assert!(error.is_retryable(), "{kind:?}: {error}");
         assert_eq!(scene.owner_of("a").await, Some(format!("lockkit:{}", claim.gate_owner())));
@@ -169,7 +169,7 @@ async fn a_gate_costs_one_round_trip_each() {
             let settings = Settings::default().namespace(format!("costs-{more}"));
             let driver: Arc<dyn LockDriver> = match (more, kind) {
                 (1, _) => scene.driver_with(&url, "").await.unwrap(),
-                (_, Kind::Postgres) => Arc::new(PostgresDriver::connect(&url).await.unwrap()),
+                (_, ServerKind::Postgres) => Arc::new(PostgresDriver::connect(&url).await.unwrap()),
                 _ => Arc::new(MySqlDriver::connect(&url).await.unwrap()),
             };
             let locks = LockManager::with(driver, settings).unwrap();

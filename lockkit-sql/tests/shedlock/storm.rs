@@ -7,8 +7,8 @@ use std::process::Command;
 
 use lockkit_core::LockManager;
 use lockkit_lab::neighbours::{self, LEASE, NeighbourStorm, TakenFrom, late_answers};
-use lockkit_lab::proxy::{Fault, When};
-use lockkit_lab::{Kind, Proxy, Shared};
+use lockkit_lab::proxy::{ProxyFault, When};
+use lockkit_lab::{Proxy, ServerKind, SharedServer};
 
 use super::{KINDS, MYSQL, POSTGRES, Scene};
 
@@ -52,8 +52,8 @@ async fn a_child_takes_and_gives_back() {
     .await
 }
 
-async fn rages_on(kind: Kind) {
-    let server = Shared::server(kind).await.unwrap();
+async fn rages_on(kind: ServerKind) {
+    let server = SharedServer::server(kind).await.unwrap();
     let scene = Scene::on(kind).await;
     let proxy = Proxy::start(server.addr(), kind.protocol()).await.unwrap();
     let ours = server.url_at(proxy.addr());
@@ -71,7 +71,7 @@ async fn rages_on(kind: Kind) {
     let faults = async |fault| match fault {
         0 => late_answers(&proxy).await,
         1 => {
-            proxy.fault(Fault::Cut, When::Now);
+            proxy.fault(ProxyFault::Cut, When::Now);
             TakenFrom::NoClient
         }
         _ => {
@@ -85,10 +85,10 @@ async fn rages_on(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_two_hold_at_once_in_a_storm_on_postgres() {
-    rages_on(Kind::Postgres).await;
+    rages_on(ServerKind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_two_hold_at_once_in_a_storm_on_mariadb() {
-    rages_on(Kind::MariaDb).await;
+    rages_on(ServerKind::MariaDb).await;
 }

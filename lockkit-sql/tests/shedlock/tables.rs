@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit_core::driver::GateAttempt;
 use lockkit_core::state::{Finding, Severity};
 use lockkit_core::{Error, LockManager};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 
 use super::{AnyConnection, KINDS, LONG, Scene};
@@ -85,7 +85,7 @@ async fn a_process_without_the_setting_or_with_another_table_is_refused_and_told
         let scene = Scene::on(kind).await;
         let settings = || scene.settings(LONG);
         let plain = async || match kind {
-            Kind::Postgres => LockManager::with(
+            ServerKind::Postgres => LockManager::with(
                 Arc::new(PostgresDriver::connect(&scene.url).await.unwrap()),
                 settings(),
             ),
@@ -172,7 +172,7 @@ async fn a_check_finds_a_clock_that_is_not_the_servers_and_a_lease_that_is_too_l
 /// A TIMESTAMP of MySQL shows each session its own zone's time: ShedLock's sessions have the server's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_a_time_zone_shows_lockkit_and_shedlock_the_same() {
-    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let server = Server::start(ServerKind::MariaDb).await.unwrap();
     let url = server.url().to_owned();
     AnyConnection::open(&url).await.run("SET GLOBAL time_zone = '+05:00'").await.unwrap();
     let scene = Scene::at(url).await;

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkit_core::LockManager;
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::raw::azure;
-use lockkit_lab::{Kind, Proxy, Shared};
+use lockkit_lab::{Proxy, ServerKind, SharedServer};
 use lockkit_store::object_store::azure::MicrosoftAzureBuilder;
 use lockkit_store::{AzureStore, DocumentVersion, PutOutcome, Store, StoreDriver};
 use tokio::time::sleep;
@@ -95,7 +95,7 @@ mod on_azurite {
 
     /// A container of its own on the server that tests share.
     async fn container(name: &str) -> (AzureStore, SocketAddr) {
-        let server = Shared::server(Kind::Azurite).await.expect("it starts");
+        let server = SharedServer::server(ServerKind::Azurite).await.expect("it starts");
         azure::create_container(server.addr(), name).await.expect("it answers");
         (store_at(server.addr(), name), server.addr())
     }
@@ -160,7 +160,7 @@ mod on_azurite {
         let store = store_at(proxy.addr(), "lost");
         let first = stored(&store, "l/1", "one").await;
         let long = "two".repeat(3_000);
-        proxy.fault(Fault::Mute, When::Now);
+        proxy.fault(ProxyFault::Mute, When::Now);
         let before = proxy.counts().bytes_to_server;
         let put = store.put_if("l/1", long.as_bytes(), Some(&first)).await;
         assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
@@ -181,7 +181,7 @@ mod on_azurite {
             drop(tokio::spawn(async move {
                 loop {
                     sleep(Duration::from_millis(150)).await;
-                    disturbed.fault(Fault::Cut, When::Now);
+                    disturbed.fault(ProxyFault::Cut, When::Now);
                 }
             }));
         };

@@ -10,7 +10,7 @@ use lockkit_core::driver::{ClaimId, LockDriver};
 use lockkit_core::{Error, Namespace};
 use lockkit_lab::raw::azure;
 use lockkit_lab::s3::S3Server;
-use lockkit_lab::{Kind, LabError, Layout, Shared, create_table};
+use lockkit_lab::{LabError, Layout, ServerKind, SharedServer, create_table};
 use tokio::sync::OnceCell;
 
 use crate::{leftovers, stores};
@@ -32,7 +32,7 @@ impl Service {
         let name = format!("case-{}", ClaimId::random().to_hex());
         match self {
             Self::Azurite => {
-                let server = Shared::server(Kind::Azurite).await?.addr();
+                let server = SharedServer::server(ServerKind::Azurite).await?.addr();
                 let created = azure::create_container(server, &name).await;
                 created.map_err(|error| LabError::Answer(error.to_string()))?;
                 let account = azure::ACCOUNT;
@@ -40,15 +40,17 @@ impl Service {
                 Ok(format!("az://{name}/test?{place}"))
             }
             Self::DynamoDb => {
-                let server = Shared::server(Kind::DynamoDb).await?.addr();
+                let server = SharedServer::server(ServerKind::DynamoDb).await?.addr();
                 let created = create_table(server, &name).await;
                 created.map_err(|error| LabError::Answer(error.to_string()))?;
                 Ok(format!("dynamodb://{name}?region=us-east-1&endpoint=http://{server}"))
             }
             Self::Gcs => Ok(format!("gs://locks/test?endpoint={}", buckets().endpoint())),
             Self::S3 => Ok(format!("s3://locks/test?endpoint={}", buckets().endpoint())),
-            Self::Nats => Ok(Shared::server(Kind::Nats).await?.url().to_owned()),
-            Self::NatsCluster => Ok(Shared::group(Layout::NatsCluster).await?.url().to_owned()),
+            Self::Nats => Ok(SharedServer::server(ServerKind::Nats).await?.url().to_owned()),
+            Self::NatsCluster => {
+                Ok(SharedServer::group(Layout::NatsCluster).await?.url().to_owned())
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, future};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
 use lockkit_lab::raw::dynamodb::ask;
-use lockkit_lab::{Kind, Shared, create_table};
+use lockkit_lab::{ServerKind, SharedServer, create_table};
 use lockkit_store::{DocumentVersion, DynamoStore, PutOutcome, Store, StoreError, probe};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -34,7 +34,7 @@ mod on_dynamodb {
 
     /// A table of its own on the server that tests share.
     async fn table(name: &str) -> (Arc<dyn Store>, SocketAddr) {
-        let server = Shared::server(Kind::DynamoDb).await.expect("it starts");
+        let server = SharedServer::server(ServerKind::DynamoDb).await.expect("it starts");
         let created = create_table(server.addr(), name).await;
         created.expect("each test has a name of its own");
         (open(server.addr(), name).await, server.addr())

@@ -9,15 +9,15 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::storm::{Storm, StormSetup};
-use lockkit_lab::{Deployment, Kind, LabError, Layout, trials};
+use lockkit_lab::{Deployment, LabError, Layout, ServerKind, trials};
 
 use crate::stores;
 
-struct Service(Kind);
+struct Service(ServerKind);
 
 #[async_trait]
 impl Deployment for Service {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ServerKind {
         self.0
     }
 
@@ -44,7 +44,7 @@ mod on_nats {
     use super::*;
 
     fn trial(name: &str) {
-        trials::as_test(name, Arc::new(Service(Kind::Nats)));
+        trials::as_test(name, Arc::new(Service(ServerKind::Nats)));
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod on_dynamodb {
     use super::*;
 
     fn trial(name: &str) {
-        trials::as_test(name, Arc::new(Service(Kind::DynamoDb)));
+        trials::as_test(name, Arc::new(Service(ServerKind::DynamoDb)));
     }
 
     #[test]
@@ -132,6 +132,6 @@ mod on_dynamodb {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_storm_of_lost_and_late_answers_is_acquitted() {
         let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerPaused];
-        is_acquitted(StormSetup::server(Kind::DynamoDb, &faults).await).await;
+        is_acquitted(StormSetup::server(ServerKind::DynamoDb, &faults).await).await;
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::state::Finding;
 use lockkit_lab::raw::http::{HttpAnswer, ask};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_store::{
     Document, DocumentVersion, GcsStore, PutOutcome, ReadOutcome, Store, StoreError, StoreFacts,
     probe,
@@ -109,7 +109,7 @@ mod on_fake_gcs {
     use super::*;
 
     async fn store(upload: Upload) -> Arc<JsonStore> {
-        let server = Shared::server(Kind::FakeGcs).await.expect("it starts").addr();
+        let server = SharedServer::server(ServerKind::FakeGcs).await.expect("it starts").addr();
         Arc::new(JsonStore { server, upload, facts: StoreFacts::of("emulator") })
     }
 
@@ -132,7 +132,7 @@ mod on_fake_gcs {
     /// It has another word for each way to write, and none for this one.
     #[tokio::test]
     async fn writes_by_the_xml_api_are_not_taken_for_stored() {
-        let server = Shared::server(Kind::FakeGcs).await.expect("it starts");
+        let server = SharedServer::server(ServerKind::FakeGcs).await.expect("it starts");
         let store = GcsStore::open_with(server.url(), |client| client.with_bearer_token("test"));
         let put = store.expect("the URL is valid").put_if("l/1", b"{}", None).await;
         assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");

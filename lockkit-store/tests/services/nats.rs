@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use lockkit_core::Error;
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::raw::nats::ask;
-use lockkit_lab::{Group, Kind, Proxy, Server, Shared, TestCertificates};
+use lockkit_lab::{Group, Proxy, Server, ServerKind, SharedServer, TestCertificates};
 use lockkit_store::{
     DocumentVersion, NatsStore, PutOutcome, Store, StoreDriver, StoreError, probe,
 };
@@ -16,14 +16,14 @@ use serde_json::json;
 use crate::contract::{self, stored, text};
 
 /// A store in a bucket of its own, on the server that tests share.
-async fn store(bucket: &str) -> (NatsStore, Shared) {
-    let server = Shared::server(Kind::Nats).await.unwrap();
+async fn store(bucket: &str) -> (NatsStore, SharedServer) {
+    let server = SharedServer::server(ServerKind::Nats).await.unwrap();
     let store = NatsStore::connect(&url(&server, bucket)).await.unwrap();
     store.examine().await.unwrap();
     (store, server)
 }
 
-fn url(server: &Shared, bucket: &str) -> String {
+fn url(server: &SharedServer, bucket: &str) -> String {
     format!("nats://{}/{bucket}", server.addr())
 }
 
@@ -110,7 +110,7 @@ mod on_nats {
         let store = NatsStore::connect(&through).await.unwrap();
         let first = stored(&store, "l/1", "one").await;
         let long = "two".repeat(3_000);
-        proxy.fault(Fault::Mute, When::Now);
+        proxy.fault(ProxyFault::Mute, When::Now);
         let before = proxy.counts().bytes_to_server;
         let put = store.put_if("l/1", long.as_bytes(), Some(&first)).await;
         assert!(matches!(put, PutOutcome::Unknown(_)), "{put:?}");
@@ -122,7 +122,7 @@ mod on_nats {
 
     #[tokio::test]
     async fn a_request_without_a_connection_was_certainly_not_carried_out() {
-        let server = Server::start(Kind::Nats).await.unwrap();
+        let server = Server::start(ServerKind::Nats).await.unwrap();
         let store = NatsStore::connect(&server.url()).await.unwrap();
         store.examine().await.unwrap();
         server.kill().await;

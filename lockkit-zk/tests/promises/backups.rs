@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockkit_core::LockManager;
-use lockkit_lab::{Data, Kind, Server};
+use lockkit_lab::{Data, Server, ServerKind};
 
 use crate::stage::{children, client, manager, soon, until};
 
@@ -50,7 +50,7 @@ async fn use_it(locks: &LockManager) {
 
 #[tokio::test]
 async fn who_holds_waits_watches_or_is_idle_while_older_data_are_put_back_goes_on_or_hears_of_it() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let ours = manager(server.addr(), TTL).await;
     ours.register("r").store("old").await.unwrap();
     ours.latch("l", 1).reset(1).await.unwrap();

@@ -8,7 +8,7 @@ use futures_util::stream;
 use lockkit_core::driver::{LockDriver, Released};
 use lockkit_core::{Claim, Mode};
 use lockkit_lab::proxy::{Protocol, Proxy};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_zk::ZkDriver;
 use tokio::sync::mpsc;
 
@@ -71,7 +71,7 @@ async fn hand_overs(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_thousand_who_wait_for_a_lock_share_their_lists() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let driver = driver(proxy.addr(), TTL).await;
     let holder = claim("a", Mode::Exclusive, TTL);
@@ -83,7 +83,7 @@ async fn three_thousand_who_wait_for_a_lock_share_their_lists() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_who_wait_for_permits_share_their_lists() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let driver = driver(proxy.addr(), TTL).await;
     let one = Mode::Permits { permits: 1, limit: 1 };

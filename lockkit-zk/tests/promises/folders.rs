@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, stream};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
 use lockkit_core::{LockManager, Mode, Token};
-use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{children, claim, client, driver, manager, until};
 
@@ -26,7 +26,7 @@ async fn use_names(locks: &LockManager, names: std::ops::Range<usize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folders_of_a_thousand_names_go_when_the_driver_closes_and_those_of_others_stay() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let client = client(&server).await;
     let (ours, theirs) = (manager(server.addr(), TTL).await, manager(server.addr(), TTL).await);
     use_names(&theirs, 0..1).await;
@@ -50,7 +50,7 @@ async fn the_folders_of_a_thousand_names_go_when_the_driver_closes_and_those_of_
 /// On a busy machine each answer takes longer: that costs no folder.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folders_of_a_thousand_names_go_also_where_each_answer_takes_its_time() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let client = client(&server).await;
     let locks = manager(proxy.addr(), TTL).await;
@@ -63,11 +63,11 @@ async fn the_folders_of_a_thousand_names_go_also_where_each_answer_takes_its_tim
 /// A server that says nothing does not hold up the end of a program.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_closes_soon_although_its_server_is_silent() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
     let locks = manager(proxy.addr(), TTL).await;
     use_names(&locks, 0..1_000).await;
-    proxy.fault(Fault::BlackHole, When::Now);
+    proxy.fault(ProxyFault::BlackHole, When::Now);
     let begun = Instant::now();
     locks.shutdown().await;
     // One second; a machine that stalls gets more.
@@ -76,7 +76,7 @@ async fn a_driver_closes_soon_although_its_server_is_silent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_folders_of_ever_new_names_go_while_the_program_runs() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let client = client(&server).await;
     let locks = manager(server.addr(), TTL).await;
     let held = locks.mutex("held").lock().await.unwrap();
@@ -91,7 +91,7 @@ async fn the_folders_of_ever_new_names_go_while_the_program_runs() {
 /// A client deletes the folder of a lock whenever it is empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_is_deleted_again_and_again_costs_no_error_and_no_place() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let driver = driver(server.addr(), TTL).await;
     let over = Arc::new(AtomicBool::new(false));
     let deleting = tokio::spawn({

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::Mode;
 use lockkit_core::driver::{LockDriver, Patience};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
 use crate::stage::{claim, client, driver};
@@ -14,7 +14,7 @@ const NODE: &str = "/lockkit/format";
 
 #[tokio::test]
 async fn a_format_is_installed_where_there_is_none_and_another_one_is_refused() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let admin = client(&server).await;
     driver(server.addr(), TTL).await;
     assert_eq!(admin.get_data(NODE).await.unwrap().0, b"1");
@@ -40,7 +40,7 @@ async fn a_format_is_installed_where_there_is_none_and_another_one_is_refused() 
 /// where it needs them.
 #[tokio::test]
 async fn the_format_can_be_read_by_every_login() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let options = || ZkOptions::new(server.addr().to_string());
     ZkDriver::connect_with(options().login("shop", "secret")).await.unwrap();
     let stranger = ZkDriver::connect_with(options().login("till", "other")).await.unwrap();

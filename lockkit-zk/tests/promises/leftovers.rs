@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 
 use crate::stage::{children, client, manager, sessions, until};
 
@@ -25,7 +25,7 @@ async fn nodes(client: &lockkit_zk::zookeeper_client::Client, path: &str) -> Vec
 #[test]
 fn a_program_that_ends_right_after_its_shutdown_leaves_no_session_behind() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(Server::start(Kind::ZooKeeper)).unwrap();
+    let server = runtime.block_on(Server::start(ServerKind::ZooKeeper)).unwrap();
     let (client, before) = runtime.block_on(async {
         let client = client(&server).await;
         let before = sessions(&server).await;
@@ -62,7 +62,7 @@ fn a_program_that_ends_right_after_its_shutdown_leaves_no_session_behind() {
 #[test]
 fn a_program_that_ends_without_a_word_leaves_nothing_beyond_its_sessions() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(Server::start(Kind::ZooKeeper)).unwrap();
+    let server = runtime.block_on(Server::start(ServerKind::ZooKeeper)).unwrap();
     let program = tokio::runtime::Runtime::new().unwrap();
     let locks = program.block_on(async {
         let locks = manager(server.addr(), Duration::from_secs(4)).await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockkit_core::{Error, LockManager};
-use lockkit_lab::{Kind, Server};
+use lockkit_lab::{Server, ServerKind};
 use lockkit_zk::zookeeper_client::{Acl, AuthId, Client, Permission};
 
 use crate::stage::{children, client, manager, soon, until};
@@ -23,7 +23,7 @@ struct Place {
 impl Place {
     /// With the folder of a lock.
     async fn new() -> Self {
-        let server = Server::start(Kind::ZooKeeper).await.unwrap();
+        let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
         let admin = client(&server).await;
         let locks = manager(server.addr(), TTL).await;
         locks.mutex("a").lock().await.unwrap().release().await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::state::{Finding, Severity};
-use lockkit_lab::{Group, Kind, Layout, Server, Shared};
+use lockkit_lab::{Group, Layout, Server, ServerKind, SharedServer};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
 async fn findings(options: ZkOptions) -> Vec<Finding> {
@@ -27,7 +27,7 @@ async fn an_ensemble_of_a_version_that_loses_writes_is_warned_of_and_a_single_se
     assert_eq!(known.len(), 1, "three servers of one version are one finding: {found:?}");
     assert_eq!(known[0].severity, Severity::Warning);
     assert!(known[0].advice.contains("https://"), "{found:?}");
-    let single = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let single = SharedServer::server(ServerKind::ZooKeeper).await.unwrap();
     let found = findings(ZkOptions::new(single.addr().to_string())).await;
     assert_eq!(found, []);
 }
@@ -35,7 +35,7 @@ async fn an_ensemble_of_a_version_that_loses_writes_is_warned_of_and_a_single_se
 /// The lab's servers have a tick of 500 ms, and so a least session of a second.
 #[tokio::test]
 async fn a_least_session_that_tells_of_a_longer_tick_is_a_note() {
-    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
     let short = |tick| {
         let options = ZkOptions::new(server.addr().to_string()).tick(tick);
         options.session_timeout(Duration::from_millis(500))

@@ -4,7 +4,7 @@ use std::fs;
 
 use lockkit_conformance::CASES;
 use lockkit_conformance::compare::{row_titles, shows};
-use lockkit_lab::{Browser, Kind, Shared};
+use lockkit_lab::{Browser, ServerKind, SharedServer};
 use serde_json::Value;
 
 use crate::stage::{Stage, code, stderr};
@@ -21,7 +21,7 @@ fn cells(line: &str) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_sqlite_and_redis_are_compared_in_every_form() {
     let stage = Stage::new();
-    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let redis = SharedServer::server(ServerKind::Redis).await.unwrap();
     let redis = format!("Redis={}", redis.url());
     let compared = stage.run(&[
         "compare",

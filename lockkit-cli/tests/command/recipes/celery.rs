@@ -1,6 +1,6 @@
 //! docs/recipes/schedulers.md: Celery's beat on three hosts.
 
-use lockkit_lab::Kind;
+use lockkit_lab::ServerKind;
 use rustix::process::Signal;
 
 use super::{Host, Recipe, shared};
@@ -17,7 +17,7 @@ fn one_of_three_beats_sends_and_another_one_follows_it_with_pypi() {
     let mut recipe = Recipe::new("recipes/celery");
     let Some(()) = recipe.packages() else { return };
     // A database of Redis that no other test uses.
-    recipe.set("BROKER_URL", format!("{}/13", shared(Kind::Redis)));
+    recipe.set("BROKER_URL", format!("{}/13", shared(ServerKind::Redis)));
     let beat = |name: &str| {
         let script = "STATE_DIRECTORY=state-$HOST; mkdir -p $STATE_DIRECTORY; export STATE_DIRECTORY; \
             sed 's/beat --pidfile/beat --loglevel info --pidfile/' beat.sh >beat-$HOST; exec sh ./beat-$HOST";

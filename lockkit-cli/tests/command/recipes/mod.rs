@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::stage::{Stage, code, stderr, stdout};
@@ -54,7 +54,7 @@ impl Recipe {
 
     /// A database of its own on the shared PostgreSQL, which has the locks too.
     fn on_postgres(&mut self, name: &str) {
-        let server = shared(Kind::Postgres);
+        let server = shared(ServerKind::Postgres);
         let (head, _) = server.rsplit_once('/').unwrap();
         let name = format!("{name}_{}", std::process::id());
         let create = format!("CREATE DATABASE {name}");
@@ -172,10 +172,10 @@ impl Drop for Host {
     }
 }
 
-fn shared(kind: Kind) -> String {
+fn shared(kind: ServerKind) -> String {
     static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| tokio::runtime::Runtime::new().unwrap());
-    runtime.block_on(Shared::server(kind)).unwrap().url().to_owned()
+    runtime.block_on(SharedServer::server(kind)).unwrap().url().to_owned()
 }
 
 fn copy(from: &Path, to: &Path) {

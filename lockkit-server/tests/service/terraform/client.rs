@@ -7,7 +7,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::{ClaimState, RegisterRequest};
 use lockkit_core::{BreakRecord, ClientIdentity, Key, MemoryDriver, Name, Namespace, Space, Token};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_redis::RedisDriver;
 use lockkit_server::{Service, ServiceSettings};
 use lockkit_sql::{PostgresDriver, SqliteDriver};
@@ -45,8 +45,8 @@ impl Subject {
     pub(crate) async fn each() -> Vec<Self> {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = format!("sqlite:{}", folder.path().join("locks.db").display());
-        let redis = Shared::server(Kind::Redis).await.unwrap();
-        let postgres = Shared::server(Kind::Postgres).await.unwrap();
+        let redis = SharedServer::server(ServerKind::Redis).await.unwrap();
+        let postgres = SharedServer::server(ServerKind::Postgres).await.unwrap();
         vec![
             Self::new(ServiceSettings::new()).await,
             Self::on(

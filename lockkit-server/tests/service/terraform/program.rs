@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::state::ClaimState;
 use lockkit_lab::Proxy;
-use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_server::{AccessTokens, Service, ServiceSettings};
 use lockkit_sql::SqliteDriver;
 use serde_json::Value;
@@ -220,7 +220,7 @@ async fn any_lost_answer_is_asked_for_again_with_terraform() {
         let proxy = Proxy::start(target, Protocol::Unknown).await.unwrap();
         project.configure(&proxy.addr().to_string());
         project.works(&["init", "-reconfigure"]).await;
-        let fault = proxy.fault(Fault::Cut, When::Answer(number));
+        let fault = proxy.fault(ProxyFault::Cut, When::Answer(number));
         let value = format!("value {number}");
         project.apply(&value).await;
         lost += u32::from(fault.has_struck());
@@ -280,7 +280,7 @@ async fn another_service_takes_over_in_the_middle_of_an_apply_with_terraform() {
     project.works(&["init", "-reconfigure"]).await;
     let (asking, _) = project.asking("first").await;
     proxy.lead_to(&[second.address.parse().unwrap()]);
-    drop(proxy.fault(Fault::Cut, When::Now));
+    drop(proxy.fault(ProxyFault::Cut, When::Now));
     yes(asking).await;
     assert_eq!(project.value().await, "first");
     let bearer = format!("authorization: Bearer {TOKEN}\r\n");
