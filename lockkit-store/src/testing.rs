@@ -21,8 +21,10 @@ use crate::store::{
 /// How a [`TestStore`] misbehaves; probabilities are from 0 to 1. By default it does not.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The longest time that a request takes each way.
+    /// The longest time that a request takes each way, beyond [`least_latency`](Self::least_latency).
     pub latency: Duration,
+    /// The shortest time that a request takes each way.
+    pub least_latency: Duration,
     /// A write is carried out, and its answer is lost.
     pub lost_answers: f64,
     /// A write has no answer, and is carried out later, up to [`late_by`](Self::late_by).
@@ -179,7 +181,7 @@ impl TestStore {
         while self.faults().is_partitioned {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        match self.part_of(faults.latency) {
+        match faults.least_latency + self.part_of(faults.latency) {
             Duration::ZERO => tokio::task::yield_now().await,
             latency => tokio::time::sleep(latency).await,
         }
