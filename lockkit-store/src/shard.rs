@@ -78,7 +78,6 @@ pub(crate) struct ShardWorker {
 }
 
 /// A shard as it is stored; a version of `None` means that there is no document.
-#[derive(Clone)]
 struct KnownShard {
     document: ShardDocument,
     version: Option<DocumentVersion>,
@@ -326,11 +325,13 @@ impl ShardWorker {
         if self.known.is_none() || must_read {
             return self.read(round).await;
         }
-        let Some(known) = self.known.clone() else { return Ok(None) };
+        let Some(known) = self.known.take() else { return Ok(None) };
         let old_breaks = self.old_breaks(&known.document);
         let (context, bytes) = (self.context.clone(), known.bytes);
         let applying = Applying { context: &context, bytes, watched, old_breaks: &old_breaks };
         let attempt = applying.apply(&known.document, asked);
+        let version = known.version.clone();
+        self.known = Some(known);
         let rules = self.context.rules;
         if !attempt.changed {
             if !round.is_fresh && rules.keeps(StoreRule::ReadBeforeDenial) {
@@ -342,7 +343,7 @@ impl ShardWorker {
                 return Ok(Some(attempt));
             }
         }
-        self.swap(round, attempt, known.version).await
+        self.swap(round, attempt, version).await
     }
 
     /// Reads the document. Where it is the result of an unanswered swap of this round, that is the answer.

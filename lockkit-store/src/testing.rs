@@ -12,6 +12,7 @@ use lockkit_core::state::Finding;
 use lockkit_core::{Error, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::store::{
@@ -86,7 +87,7 @@ struct DocumentState {
 
 #[derive(Debug)]
 struct Client {
-    faults: Mutex<Faults>,
+    faults: watch::Sender<Faults>,
     random: Mutex<StdRng>,
     reads: AtomicU64,
     swaps: AtomicU64,
@@ -136,7 +137,7 @@ impl TestStore {
 
     /// Misbehaves so from now on.
     pub fn set_faults(&self, faults: Faults) {
-        *locked(&self.client.faults) = faults;
+        self.client.faults.send_replace(faults);
     }
 
     /// How many requests were sent through this connection.
@@ -165,7 +166,7 @@ impl TestStore {
     }
 
     fn faults(&self) -> Faults {
-        locked(&self.client.faults).clone()
+        self.client.faults.borrow().clone()
     }
 
     fn happens(&self, probability: f64) -> bool {
@@ -178,8 +179,8 @@ impl TestStore {
 
     /// One way between client and store; never arrives while they are partitioned.
     async fn travel(&self, faults: &Faults) {
-        while self.faults().is_partitioned {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        if self.client.faults.borrow().is_partitioned {
+            let _ = self.client.faults.subscribe().wait_for(|faults| !faults.is_partitioned).await;
         }
         match faults.least_latency + self.part_of(faults.latency) {
             Duration::ZERO => tokio::task::yield_now().await,
@@ -255,7 +256,7 @@ impl Default for TestStore {
 impl Client {
     fn new(seed: u64) -> Self {
         Self {
-            faults: Mutex::default(),
+            faults: watch::Sender::default(),
             random: Mutex::new(StdRng::seed_from_u64(seed)),
             reads: AtomicU64::new(0),
             swaps: AtomicU64::new(0),
