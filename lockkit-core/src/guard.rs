@@ -56,7 +56,7 @@ pub(crate) struct HeldClaim {
     /// Whether dropping this gives the lock back.
     releases_on_drop: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
-    entrance: OnceLock<Box<dyn Any + Send + Sync>>,
+    reentry: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Guard {
@@ -68,7 +68,7 @@ impl Guard {
                 core,
                 lease,
                 releases_on_drop,
-                entrance: Default::default(),
+                reentry: Default::default(),
             }),
         }
     }
@@ -110,7 +110,7 @@ impl Guard {
     /// Dropping it leaves the release to the background.
     pub async fn release(self) -> Result<(), Error> {
         let Some(holding) = Arc::into_inner(self.holding) else { return Ok(()) };
-        if holding.entrance.get().is_none() {
+        if holding.reentry.get().is_none() {
             return holding.release().await;
         }
         // Its owner may come again before it has polled this to its end, and would then stand
@@ -212,8 +212,8 @@ impl HeldClaim {
         &self.lease
     }
 
-    pub(crate) fn keep(&self, entrance: impl Any + Send + Sync) {
-        let _ = self.entrance.set(Box::new(entrance));
+    pub(crate) fn keep(&self, reentry: impl Any + Send + Sync) {
+        let _ = self.reentry.set(Box::new(reentry));
     }
 
     async fn release(self) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use crate::renewer;
 use crate::settings::Settings;
 use crate::shared::Core;
 use crate::sync::{
-    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
+    Barrier, Election, Latch, MultiLock, Mutex, Once, Owner, Reentrant, ReentryTable, Register,
     RwLock, Semaphore, Slots,
 };
 use crate::{Error, LossReason, Namespace};
@@ -42,7 +42,7 @@ use crate::{Error, LossReason, Namespace};
 #[derive(Clone)]
 pub struct LockManager {
     core: Arc<Core>,
-    entrances: Arc<Entrances>,
+    reentry: Arc<ReentryTable>,
     /// Shared by its clones, and by nothing else.
     _presence: Arc<Presence>,
 }
@@ -95,7 +95,7 @@ impl LockManager {
     ) -> Self {
         let core = Arc::new(Core::new(driver, settings, namespace, owns_driver));
         let presence = Arc::new(Presence(core.registry.clone()));
-        Self { core, entrances: Arc::default(), _presence: presence }
+        Self { core, reentry: Arc::default(), _presence: presence }
     }
 
     /// The driver underneath.
@@ -140,7 +140,7 @@ impl LockManager {
 
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
     pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
-        Reentrant::new(&self.core, Owner::new(owner.into(), &self.entrances))
+        Reentrant::new(&self.core, Owner::new(owner.into(), &self.reentry))
     }
 
     /// So many numbered slots under this name, each held by one client at a time. No I/O. The number of

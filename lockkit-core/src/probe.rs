@@ -188,7 +188,7 @@ impl<'a> Trial<'a> {
         let until = Instant::now() + PATIENCE;
         loop {
             let advice = "give it the rights of a user of locks, which the page of its backend in \
-                          the documentation lists; with the right to look only, use `doctor --look`";
+                          the documentation lists; with the right to read only, use `doctor --read-only`";
             let mut mine =
                 self.placed(0).map_err(|error| self.refused("no such name", &error, ""))?;
             let asked = mine.core.driver().acquire(&mine.claim, Patience::Try);

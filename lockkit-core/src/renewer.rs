@@ -20,7 +20,7 @@ use crate::observe;
 use crate::outage::NOTABLE;
 use crate::record::{ClaimRecord, NEVER};
 use crate::registry::{Registry, Release};
-use crate::runtimes::{Heart, Runtimes, interval, patience};
+use crate::runtimes::{Heartbeat, Runtimes, interval, patience};
 use crate::{Claim, Error, LossReason};
 
 enum Job {
@@ -39,25 +39,25 @@ pub(crate) fn ensure(registry: &Arc<Registry>) {
     let Some(home) = runtimes.home.clone() else { return };
     if !runtimes.are_several() && home.id() != here.id() {
         registry.renewer_polled();
-        start_heart(&mut runtimes, registry, &home);
+        start_heartbeat(&mut runtimes, registry, &home);
         registry.share();
     }
     if runtimes.are_several() && runtimes.is_new(&here) {
-        start_heart(&mut runtimes, registry, &here);
+        start_heartbeat(&mut runtimes, registry, &here);
     }
 }
 
-fn start_heart(runtimes: &mut Runtimes, registry: &Arc<Registry>, runtime: &Handle) {
-    let heart = runtimes.add(runtime, registry.clock.now());
-    runtime.spawn(keep_beating(Arc::downgrade(registry), heart, runtime.clone()));
+fn start_heartbeat(runtimes: &mut Runtimes, registry: &Arc<Registry>, runtime: &Handle) {
+    let heartbeat = runtimes.add(runtime, registry.clock.now());
+    runtime.spawn(keep_heartbeat(Arc::downgrade(registry), heartbeat, runtime.clone()));
 }
 
-async fn keep_beating(registry: Weak<Registry>, heart: Arc<Heart>, runtime: Handle) {
+async fn keep_heartbeat(registry: Weak<Registry>, heartbeat: Arc<Heartbeat>, runtime: Handle) {
     loop {
         let pause = {
             let Some(registry) = registry.upgrade() else { return };
             let now = registry.clock.now();
-            heart.store(now.as_nanos(), Ordering::SeqCst);
+            heartbeat.store(now.as_nanos(), Ordering::SeqCst);
             take_over(&registry, &runtime, now);
             interval(registry.shortest())
         };

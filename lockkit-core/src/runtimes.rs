@@ -24,12 +24,12 @@ pub(crate) struct Runtimes {
     /// Its runtime.
     pub(crate) home: Option<Handle>,
     /// Empty as long as there is one runtime.
-    hearts: Vec<(Id, Weak<Heart>)>,
+    heartbeats: Vec<(Id, Weak<Heartbeat>)>,
 }
 
 /// The heartbeat of a runtime: when its task was polled last, in nanoseconds. It goes with that task, when the
 /// runtime ends: then nothing hangs there, and its guards may be in use elsewhere.
-pub(crate) type Heart = AtomicU64;
+pub(crate) type Heartbeat = AtomicU64;
 
 impl Runtimes {
     pub(crate) fn has_renewer(&self) -> bool {
@@ -37,34 +37,34 @@ impl Runtimes {
     }
 
     pub(crate) fn are_several(&self) -> bool {
-        !self.hearts.is_empty()
+        !self.heartbeats.is_empty()
     }
 
     /// Whether this runtime has no heartbeat yet; forgets those of runtimes that have ended.
     pub(crate) fn is_new(&mut self, here: &Handle) -> bool {
-        self.hearts.retain(|(_, heart)| heart.strong_count() > 0);
-        !self.hearts.iter().any(|(runtime, _)| *runtime == here.id())
+        self.heartbeats.retain(|(_, heartbeat)| heartbeat.strong_count() > 0);
+        !self.heartbeats.iter().any(|(runtime, _)| *runtime == here.id())
     }
 
     /// Takes a heartbeat of this runtime into account, for as long as the result lives.
-    pub(crate) fn add(&mut self, runtime: &Handle, now: Moment) -> Arc<Heart> {
-        let heart = Arc::new(Heart::new(now.as_nanos()));
-        self.hearts.push((runtime.id(), Arc::downgrade(&heart)));
-        heart
+    pub(crate) fn add(&mut self, runtime: &Handle, now: Moment) -> Arc<Heartbeat> {
+        let heartbeat = Arc::new(Heartbeat::new(now.as_nanos()));
+        self.heartbeats.push((runtime.id(), Arc::downgrade(&heartbeat)));
+        heartbeat
     }
 
     /// Whether the runtime of this claim may hang: its last heartbeat is older than a third of the ttl.
     pub(crate) fn hangs(&self, record: &ClaimRecord, now: Moment) -> bool {
         let Some(runtime) = record.runtime() else { return false };
-        let heart = self.hearts.iter().find(|(of, _)| *of == runtime.id());
-        heart.and_then(|(_, heart)| heart.upgrade()).is_some_and(|heart| {
-            let beat = Moment::from_nanos(heart.load(Ordering::SeqCst));
+        let heartbeat = self.heartbeats.iter().find(|(of, _)| *of == runtime.id());
+        heartbeat.and_then(|(_, heartbeat)| heartbeat.upgrade()).is_some_and(|heartbeat| {
+            let beat = Moment::from_nanos(heartbeat.load(Ordering::SeqCst));
             now.since(beat) > record.ttl() / 3
         })
     }
 }
 
-/// Between two heartbeats, and between two looks of the renewer.
+/// Between two heartbeats, and between two checks of the renewer.
 pub(crate) fn interval(shortest_ttl: Duration) -> Duration {
     (shortest_ttl / 12).clamp(Duration::from_millis(1), Duration::from_secs(1))
 }

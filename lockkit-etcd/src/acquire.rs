@@ -105,7 +105,7 @@ impl EtcdLocks {
         let TxnOutcome { revision, sent, certain, .. } = outcome;
         if outcome.txn.succeeded() {
             let stored = made(key.clone(), value.clone().holding(), claim, hold.id, revision);
-            let cached = CachedClaim::seen(stored, hold.clone(), None, sent);
+            let cached = CachedClaim::confirmed(stored, hold.clone(), None, sent);
             return self.answer(claim, cached, certain).await.map(NextStep::Done);
         }
         let mut shown = ranges(&outcome.txn);
@@ -133,7 +133,8 @@ impl EtcdLocks {
         match snapshot.entries().last() {
             // The usual case: it was just put at the end.
             Some(own) if own.key == *key && own.lease == wait.id && own.created == revision => {
-                let cached = CachedClaim::seen(own.clone(), wait.clone(), Some(snapshot), sent);
+                let cached =
+                    CachedClaim::confirmed(own.clone(), wait.clone(), Some(snapshot), sent);
                 self.answer(claim, cached, certain).await.map(NextStep::Done)
             }
             _ => self.already_there(claim, snapshot, there_before).await.map(NextStep::Done),
@@ -157,7 +158,7 @@ impl EtcdLocks {
         if let Some(stored) = stored.filter(|_| outcome.certain)
             && let Some(lease) = self.leases.known(stored.lease)
         {
-            let cached = CachedClaim::seen(stored, lease, None, outcome.sent);
+            let cached = CachedClaim::confirmed(stored, lease, None, outcome.sent);
             self.claims().entry(claim.id).or_insert(cached);
         }
     }

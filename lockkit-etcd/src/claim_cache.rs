@@ -17,7 +17,7 @@ pub(crate) struct CachedClaim {
     /// The lease of a holder, or of one that waits.
     pub(crate) lease: Arc<EtcdLease>,
     /// When the last request was sent whose answer showed the key on this lease.
-    pub(crate) seen: Moment,
+    pub(crate) confirmed_at: Moment,
     /// Moves of the key, as it is here, to another lease: under way, or ambiguous.
     pub(crate) moves: Vec<PendingMove>,
     /// When core asked about it last: a claim that core forgets about must not live on because it
@@ -38,15 +38,15 @@ pub(crate) struct PendingMove {
 }
 
 impl CachedClaim {
-    /// As a request showed it that was sent then.
-    pub(crate) fn seen(
+    /// As an answer to a request sent then has it.
+    pub(crate) fn confirmed(
         stored: StoredClaim,
         lease: Arc<EtcdLease>,
         snapshot: Option<QueueSnapshot>,
-        seen: Moment,
+        confirmed_at: Moment,
     ) -> Self {
         let snapshot = snapshot.map(Arc::new);
-        Self { stored, lease, seen, moves: Vec::new(), asked: SteadyClock.now(), snapshot }
+        Self { stored, lease, confirmed_at, moves: Vec::new(), asked: SteadyClock.now(), snapshot }
     }
 
     /// Until when the key certainly is there, unless there is a forced break of the claim.
@@ -56,7 +56,7 @@ impl CachedClaim {
     /// lease that lasts as long as this one would have. And where it may have been moved without
     /// an answer, it lasts no longer than it would on the other lease.
     pub(crate) fn until(&self) -> Moment {
-        let here = self.lease.until_from(self.lease.since().min(self.seen));
+        let here = self.lease.until_from(self.lease.since().min(self.confirmed_at));
         let there = self.moves.iter().map(|m| m.target.until_from(m.begun));
         there.fold(here, Moment::min)
     }
@@ -101,7 +101,7 @@ mod tests {
             let (key, mode) = (b"k".to_vec(), Mode::Exclusive);
             let stored = StoredClaim { key, created: 1, modified: 1, lease: 1, mode, value: None };
             let lease = Arc::new(EtcdLease::new(1, ttl, kept, &client));
-            CachedClaim { asked, ..CachedClaim::seen(stored, lease, None, kept) }
+            CachedClaim { asked, ..CachedClaim::confirmed(stored, lease, None, kept) }
         };
         let mut cached_claims = HashMap::new();
         let ids = [(); 4].map(|()| ClaimId::random());

@@ -90,7 +90,7 @@ impl EtcdLocks {
         let answer = self.client.txn(txn).await?.answer;
         let [breaks, list] = pair(ranges(&answer))?;
         let snapshot = QueueSnapshot::of(list.kvs(), list.count(), revision(&answer));
-        let left = self.left(snapshot.entries()).await;
+        let left = self.remaining_ttls(snapshot.entries()).await;
         let shown = self.lock_state(key, &snapshot, &break_records(&breaks), &left)?;
         let (key, content) = (self.root.list(key), Some(digest(list.kvs())));
         let (end, from) = (end_of(&key), snapshot.revision + 1);
@@ -223,7 +223,7 @@ impl EtcdLocks {
             .collect();
         let entries: Vec<_> =
             snapshots.iter().flat_map(|(_, snapshot)| snapshot.entries().to_vec()).collect();
-        let left = self.left(&entries).await;
+        let left = self.remaining_ttls(&entries).await;
         snapshots
             .iter()
             .map(|(key, snapshot)| Ok(self.lock_state(key, snapshot, &records, &left)?))
@@ -232,7 +232,7 @@ impl EtcdLocks {
 
     /// The remaining TTLs of the leases of these claims. Leases that etcd does not answer for are
     /// missing.
-    async fn left(&self, entries: &[StoredClaim]) -> RemainingTtls {
+    async fn remaining_ttls(&self, entries: &[StoredClaim]) -> RemainingTtls {
         let mut leases: Vec<_> = entries.iter().map(|stored| stored.lease).collect();
         leases.sort_unstable();
         leases.dedup();

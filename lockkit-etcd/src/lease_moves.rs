@@ -194,7 +194,7 @@ impl CachedClaim {
     ) {
         match moved {
             LeaseMoveResult::Done(stored) if stored.modified > self.stored.modified => {
-                (self.stored, self.lease, self.seen) =
+                (self.stored, self.lease, self.confirmed_at) =
                     (StoredClaim::clone(stored), target.clone(), sent);
                 self.moves.clear();
             }

@@ -68,7 +68,7 @@ pub(crate) struct EtcdLease {
     pub(crate) ttl: Duration,
     /// When the last request was sent that etcd answered by giving it its full ttl.
     since: AtomicU64,
-    gone: AtomicBool,
+    ended: AtomicBool,
     retired: AtomicBool,
     /// Whether it is of no use to any client once no claim here knows it.
     revoke: AtomicBool,
@@ -81,7 +81,7 @@ impl EtcdLease {
             id,
             ttl,
             since: AtomicU64::new(since.as_nanos()),
-            gone: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             revoke: AtomicBool::new(false),
             client: client.clone(),
@@ -104,7 +104,7 @@ impl EtcdLease {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Whether claims are to leave it.
@@ -137,7 +137,7 @@ impl fmt::Debug for EtcdLease {
 
 impl Drop for EtcdLease {
     fn drop(&mut self) {
-        if !*self.revoke.get_mut() || *self.gone.get_mut() {
+        if !*self.revoke.get_mut() || *self.ended.get_mut() {
             return;
         }
         // Outside a runtime it ends by itself.
@@ -268,7 +268,7 @@ impl Leases {
     /// Revokes a lease, as far as etcd can be reached.
     pub(crate) async fn revoke(&self, lease: &EtcdLease) {
         revoke(&self.client, lease.id).await;
-        lease.gone.store(true, Ordering::Release);
+        lease.ended.store(true, Ordering::Release);
     }
 
     /// The lease with this id, if it is one of those that are known here.
@@ -314,7 +314,7 @@ impl Leases {
         let (kept, term) = join(kept, self.term(patience)).await;
         let kept = kept?;
         if !kept.alive {
-            lease.gone.store(true, Ordering::Release);
+            lease.ended.store(true, Ordering::Release);
             self.forget(lease);
             return Ok(KeptAlive::Expired);
         }

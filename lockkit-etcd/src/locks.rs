@@ -89,13 +89,13 @@ impl EtcdLocks {
         snapshot: Option<QueueSnapshot>,
         seen: Moment,
     ) -> CachedClaim {
-        let mut cached = CachedClaim::seen(stored.clone(), lease, snapshot, seen);
+        let mut cached = CachedClaim::confirmed(stored.clone(), lease, snapshot, seen);
         if let Some(known) = self.cached(claim.id).filter(|p| p.stored.created == stored.created) {
             if known.stored.modified > stored.modified {
                 return known; // what was shown is past
             }
             if known.stored.modified == stored.modified {
-                cached.seen = cached.seen.max(known.seen);
+                cached.confirmed_at = cached.confirmed_at.max(known.confirmed_at);
                 cached.moves = known.moves;
             }
         }
@@ -173,7 +173,7 @@ pub(crate) mod tests {
         let value = Some(ClaimData::of(&claim).queued_now());
         let stored = StoredClaim { key, created: 1, modified: 1, lease: 1, mode, value };
         let lease = Arc::new(EtcdLease::new(1, wait, at(100), &locks.client));
-        (claim, CachedClaim::seen(stored, lease, None, at(seen)))
+        (claim, CachedClaim::confirmed(stored, lease, None, at(seen)))
     }
 
     pub(crate) fn at(seconds: u64) -> Moment {

@@ -269,7 +269,7 @@ impl EtcdLocks {
         if let Some(cached) = self.claims().get_mut(&id)
             && cached.stored.modified == seen.stored.modified
         {
-            cached.seen = cached.seen.max(sent);
+            cached.confirmed_at = cached.confirmed_at.max(sent);
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct WatchRange {
 }
 
 impl WatchRange {
-    pub(crate) fn shown(&self) -> WatchKey {
+    pub(crate) fn watch_key(&self) -> WatchKey {
         (self.key.clone(), self.end.clone(), self.changes)
     }
 }
@@ -139,7 +139,7 @@ impl Watchers {
         to: mpsc::UnboundedSender<WatchEvent>,
     ) -> Option<WatchRequest> {
         let subscribers = Subscriber { from: range.from, content: range.content, to };
-        let shared = self.by_range.get(&range.shown());
+        let shared = self.by_range.get(&range.watch_key());
         if let Some(watch) = shared.and_then(|number| self.watches.get_mut(number)) {
             if range.from < watch.range.from {
                 // What came before is gone from here.
@@ -150,7 +150,7 @@ impl Watchers {
             return None;
         }
         self.last += 1;
-        self.by_range.insert(range.shown(), self.last);
+        self.by_range.insert(range.watch_key(), self.last);
         self.watches
             .insert(self.last, Watch { range, subscribers: HashMap::from([(id, subscribers)]) });
         Some(WatchRequest::Watch(self.last))
@@ -181,7 +181,7 @@ impl Watchers {
 
     fn forget(&mut self, number: i64) -> Option<Watch> {
         let watch = self.watches.remove(&number)?;
-        self.by_range.remove(&watch.range.shown());
+        self.by_range.remove(&watch.range.watch_key());
         self.behind.remove(&number);
         Some(watch)
     }
@@ -365,7 +365,7 @@ mod tests {
         // The first one stops, and another one has begun meanwhile.
         let (word, _other) = watch(&mut watchers, 4, range("a", 5, Some(7)));
         assert_eq!(word, Some(WatchRequest::Watch(3)));
-        assert_eq!(watchers.note(WatchCommand::Stop(1, range("a", 5, None).shown())), None);
+        assert_eq!(watchers.note(WatchCommand::Stop(1, range("a", 5, None).watch_key())), None);
         assert_eq!(watchers.numbers().len(), 2);
     }
 }

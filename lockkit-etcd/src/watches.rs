@@ -47,13 +47,14 @@ pub(crate) struct Watches {
 #[derive(Debug)]
 pub(crate) struct WatchHandle {
     id: u64,
-    shown: WatchKey,
+    watch_key: WatchKey,
     commands: mpsc::UnboundedSender<WatchCommand>,
 }
 
 impl Drop for WatchHandle {
     fn drop(&mut self) {
-        let _ = self.commands.send(WatchCommand::Stop(self.id, std::mem::take(&mut self.shown)));
+        let _ =
+            self.commands.send(WatchCommand::Stop(self.id, std::mem::take(&mut self.watch_key)));
     }
 }
 
@@ -69,10 +70,10 @@ impl Watches {
         to: mpsc::UnboundedSender<WatchEvent>,
     ) -> WatchHandle {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let shown = range.shown();
+        let watch_key = range.watch_key();
         let commands = self.task.reach(|commands| run(self.client.clone(), commands));
         let _ = commands.send(WatchCommand::Watch(id, range, to));
-        WatchHandle { id, shown, commands }
+        WatchHandle { id, watch_key, commands }
     }
 }
 

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockkit_core::LockManager;
-use rand::prelude::{IndexedRandom, SliceRandom};
+use rand::prelude::IndexedRandom;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
@@ -87,7 +87,7 @@ pub async fn live(locks: &LockManager, name: &str) -> ! {
         // The guard is asked after the clock was read: what it says counts from a later moment.
         let until = |at: u64| at + guard.remaining().as_nanos() as u64;
         diary.enters(wanted, until(now()));
-        let holds = *[2, 10, 30, 700, 2_500].choose(&mut rng).expect("one of them");
+        let holds = *[2, 10, 30, 700, 4_000].choose(&mut rng).expect("one of them");
         let end = Instant::now() + Duration::from_millis(holds);
         while Instant::now() < end && guard.is_valid() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -256,6 +256,7 @@ impl<'a> NeighbourStorm<'a> {
                 }
                 2 => self.pause_holder(false).await,
                 other => {
+                    self.holder(true).await;
                     let before = now();
                     let taken_from = fault(other - 3).await;
                     self.excused.push(Excuse { before, after: now(), taken_from });
@@ -264,23 +265,25 @@ impl<'a> NeighbourStorm<'a> {
         }
     }
 
-    /// Pauses a client of this kind, of those that hold if there is one soon, for up to twice its lease.
+    /// Pauses a client of this kind, one that holds if there is one soon, for up to twice its lease.
     async fn pause_holder(&mut self, is_ours: bool) {
         let pause = LEASE.mul_f64(self.rng.random_range(0.2..2.2));
-        let mut of_kind: Vec<_> = self.clients.iter().filter(|it| it.is_ours == is_ours).collect();
-        of_kind.shuffle(&mut self.rng);
-        for _ in 0..100 {
-            let holder = of_kind.iter().position(|client| client.holds());
-            if let Some(holder) = holder {
-                of_kind.swap(0, holder);
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let Some(client) = of_kind.first() else { return };
+        let client = self.holder(is_ours).await;
         client.signal(Signal::STOP);
         tokio::time::sleep(pause).await;
         client.signal(Signal::CONT);
+    }
+
+    /// The client of this kind that holds, or any of them if none does soon.
+    async fn holder(&self, is_ours: bool) -> &StormClient {
+        let of_kind = || self.clients.iter().filter(|it| it.is_ours == is_ours);
+        for _ in 0..100 {
+            if let Some(holder) = of_kind().find(|client| client.holds()) {
+                return holder;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        of_kind().next().expect("two of each kind")
     }
 
     /// Ends all, and judges what they wrote.
@@ -380,15 +383,21 @@ fn overlaps(held: &[Held], excused: &[Excuse]) -> Vec<(Held, Held)> {
     found
 }
 
-/// A fault: answers come when the lease is over that they tell of.
+/// A fault: answers come late, and then no request arrives for as long as a lease lasts, so that a guard which
+/// counts from an answer outlives its lease; at last answers come when the lease is over that they tell of.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, answers go on coming late.
+/// If the future is dropped, requests or answers go on coming late.
 pub async fn late_answers(proxy: &Proxy) -> TakenFrom {
-    proxy.latencies(Duration::ZERO, LEASE + Duration::from_millis(100));
-    tokio::time::sleep(2 * LEASE).await;
-    proxy.latencies(Duration::ZERO, Duration::ZERO);
+    let (none, over) = (Duration::ZERO, LEASE + Duration::from_millis(100));
+    let phases =
+        [(none, LEASE / 4, LEASE / 2), (2 * LEASE, LEASE / 4, LEASE), (none, over, 2 * LEASE)];
+    for (to_server, to_client, length) in phases {
+        proxy.latencies(to_server, to_client);
+        tokio::time::sleep(length).await;
+    }
+    proxy.latencies(none, none);
     TakenFrom::NoClient
 }
 

@@ -101,12 +101,13 @@ impl<'a, K: AsRef<str>, A: AsRef<[u8]>> Call<'a, K, A> {
 }
 
 /// What scripts include: first those that include others themselves.
-const PARTS: [(&str, &str); 8] = [
+const PARTS: [(&str, &str); 9] = [
     ("pass.lua", include_str!("scripts/pass.lua")),
     ("queue.lua", include_str!("scripts/queue.lua")),
     ("leave.lua", include_str!("scripts/leave.lua")),
     ("enqueue.lua", include_str!("scripts/enqueue.lua")),
     ("claims.lua", include_str!("scripts/claims.lua")),
+    ("clock.lua", include_str!("scripts/clock.lua")),
     ("register.lua", include_str!("scripts/register.lua")),
     ("gate.lua", include_str!("scripts/gate.lua")),
     ("answer.lua", include_str!("scripts/answer.lua")),

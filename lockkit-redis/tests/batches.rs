@@ -264,7 +264,6 @@ async fn what_the_server_cannot_do_for_one_claim_it_does_for_the_others() {
     let key = keys[0].text();
     ask(&server, &["DEL", key]).await;
     ask(&server, &["HSET", key, "holders", "0"]).await;
-    ask(&server, &["SET", &key.replacen(":lock:", ":lock.ends:", 1), "no set"]).await;
     let renewed = driver.renew(&all).await.unwrap();
     let released = release_all(&driver, &all).await;
     let acquired = acquire_all(&driver, &all).await;

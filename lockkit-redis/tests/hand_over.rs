@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Acquire, Acquisition, Batch, Grant, LeaseStart, LockDriver, Patience, Released,
+    Acquire, Acquisition, Batch, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
 };
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
@@ -193,6 +193,62 @@ async fn a_claim_of_another_client_is_told_by_a_message_and_keeps_its_place() {
     assert_eq!(proxy.counts().pushes, 1, "released by another client");
 }
 
+#[tokio::test]
+async fn a_waiter_that_leaves_is_no_gap_in_the_queue() {
+    let (_server, _proxy, driver) = scene().await;
+    let [a, b, c, d, e, f, g] = ["a"; 7].map(claim);
+    for claim in [&a, &b, &c, &d, &e] {
+        acquire(&driver, claim).await;
+    }
+    driver.release(&c).await.unwrap();
+    for (claim, ahead) in [(&b, 1), (&d, 2), (&e, 3)] {
+        assert_eq!(driver.renew_single(claim).await.unwrap(), Renewal::Waits { ahead });
+    }
+    let mut last = 0;
+    for (leaves, comes, holds) in [(&a, &f, &b), (&b, &g, &d), (&d, &a, &e), (&e, &b, &f)] {
+        assert_eq!(exchange(&driver, leaves, comes).await, Acquisition::Queued { ahead: 3 });
+        let token = granted(&driver, holds).await.token.get();
+        assert!(token > last);
+        last = token;
+    }
+    assert_eq!(driver.inspect(&a.key).await.unwrap().queue.len(), 4);
+}
+
+#[tokio::test]
+async fn a_hand_over_skips_a_waiter_whose_lease_has_ended() {
+    let (server, _proxy, driver) = scene().await;
+    let other = connect(&server.url()).await;
+    let [first, third, last] = ["a"; 3].map(claim);
+    let mut second = Claim::clone(&claim("a"));
+    second.wait_ttl = 300 * MS;
+    acquire(&driver, &first).await;
+    acquire(&other, &Arc::new(second)).await;
+    acquire(&other, &third).await;
+    drop(other); // or it would poll, which prunes
+    while driver.inspect(&first.key).await.unwrap().queue.len() == 3 {
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert_eq!(exchange(&driver, &first, &last).await, Acquisition::Queued { ahead: 1 });
+    let queue = driver.inspect(&first.key).await.unwrap().queue;
+    assert!(queue.len() == 2 && queue[0].holds() && !queue[1].holds(), "{queue:?}");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_in_the_queue_already_is_not_added_again_by_a_hand_over() {
+    let (_server, _proxy, driver) = scene().await;
+    let [first, second, third] = ["a"; 3].map(claim);
+    for claim in [&first, &second, &third] {
+        acquire(&driver, claim).await;
+    }
+    assert_eq!(exchange(&driver, &first, &third).await, Acquisition::Queued { ahead: 1 });
+    granted(&driver, &second).await;
+    assert_eq!(driver.inspect(&first.key).await.unwrap().queue.len(), 2);
+    driver.release(&second).await.unwrap();
+    granted(&driver, &third).await;
+    driver.release(&third).await.unwrap();
+    assert!(driver.inspect(&first.key).await.unwrap().is_free());
+}
+
 /// Half of the rate of one contended lock is the server's time.
 #[tokio::test]
 async fn a_hand_over_is_a_few_commands_at_the_server_however_many_wait() {
@@ -210,7 +266,7 @@ async fn a_hand_over_is_a_few_commands_at_the_server_however_many_wait() {
     let calls = calls.filter_map(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
     let commands = calls.sum::<u32>() / 100;
     println!("{commands} commands a hand-over");
-    assert!((10..=17).contains(&commands), "{commands}: {}", stats.text());
+    assert!((6..=9).contains(&commands), "{commands}: {}", stats.text());
 }
 
 /// What the fast path leaves to the general way comes to the same, in the same request.

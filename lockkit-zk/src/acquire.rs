@@ -123,9 +123,9 @@ impl ZkLocks {
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-        CreatedNode { mut node, alone, ahead, .. }: CreatedNode,
+        CreatedNode { mut node, is_only, ahead, .. }: CreatedNode,
     ) -> Result<Option<Acquisition>> {
-        if alone {
+        if is_only {
             return self.answer(session, claim, patience, node, RuleResult::Holds).await.map(Some);
         }
         if let (Some((name, count)), Patience::Wait) = (ahead, patience) {

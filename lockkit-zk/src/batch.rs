@@ -83,7 +83,7 @@ impl BatchPlan {
 /// state of each folder that was only left.
 struct Committed {
     created: Vec<(String, Stat)>,
-    left: Vec<Stat>,
+    folders: Vec<Stat>,
 }
 
 /// Why a transaction has no answer that can be used.
@@ -277,19 +277,19 @@ impl ZkLocks {
             let error = Error::retryable(BACKEND, "an answer of another form");
             return Err(NotCommitted::Unknown(error));
         }
-        let left = states.split_off(created.len());
-        Ok(Committed { created: created.into_iter().zip(states).collect(), left })
+        let folders = states.split_off(created.len());
+        Ok(Committed { created: created.into_iter().zip(states).collect(), folders })
     }
 
     /// Notes what a transaction did that was sent then.
     async fn committed(
         &self,
         plan: &BatchPlan,
-        Committed { created, left }: Committed,
+        Committed { created, folders }: Committed,
         sent: Moment,
     ) -> (Vec<(usize, ReleaseResult)>, Vec<(usize, AcquireResult)>) {
         plan.session.confirm(sent);
-        let known: HashMap<_, _> = plan.folders_left().into_iter().zip(left).collect();
+        let known: HashMap<_, _> = plan.folders_left().into_iter().zip(folders).collect();
         let mut entered = Vec::with_capacity(plan.acquires.len());
         for (one, (path, stat)) in plan.acquires.iter().zip(created) {
             let deleted = plan.leaving(&one.folder);

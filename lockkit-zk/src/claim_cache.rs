@@ -137,7 +137,7 @@ impl ClaimCache {
         self.look_at(&mut all, cached.ends);
         let before = all.claims.insert(claim.id, cached);
         drop(all);
-        self.left(before);
+        self.ended(before);
     }
 
     /// The claim has this node now: its lease begins.
@@ -165,11 +165,11 @@ impl ClaimCache {
 
     pub(crate) fn forget(&self, id: ClaimId) {
         let before = locked(&self.all).claims.remove(&id);
-        self.left(before);
+        self.ended(before);
     }
 
     /// This claim is not known to be in its queue any more.
-    fn left(&self, cached: Option<CachedClaim>) {
+    fn ended(&self, cached: Option<CachedClaim>) {
         if let Some(node) = cached.and_then(|cached| cached.node) {
             self.successors.leave(&node.path);
         }

@@ -93,7 +93,7 @@ impl ZkLocks {
     pub(crate) fn folder_unused(&self, folder: &str) {
         let limited = matches!(self.folders.last(folder), Some(FolderState::Limited(_)));
         if !limited && !self.layout.has_neighbours() {
-            self.unused_folders.left(folder, SteadyClock.now());
+            self.unused_folders.unused(folder, SteadyClock.now());
         }
     }
 
@@ -102,7 +102,7 @@ impl ZkLocks {
         let Ok(alone) = self.unused_folders.removing.clone().try_lock_owned() else {
             return;
         };
-        let due = locked(&self.unused_folders.left).due(SteadyClock.now(), MANY);
+        let due = locked(&self.unused_folders.queue).due(SteadyClock.now(), MANY);
         if due.is_empty() {
             return;
         }
@@ -121,7 +121,7 @@ impl ZkLocks {
 
     /// Removes the folders that were left lately, as long as the server answers within this time.
     pub(crate) async fn remove_unused_folders(&self, patience: Duration) {
-        let all = locked(&self.unused_folders.left).all();
+        let all = locked(&self.unused_folders.queue).all();
         let until = Instant::now() + LAST;
         for some in all.chunks(LAST_AT_ONCE) {
             let removed =

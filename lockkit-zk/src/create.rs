@@ -53,7 +53,7 @@ enum CreateCondition {
 pub(crate) struct CreatedNode {
     pub(crate) node: Node,
     /// Whether nothing else was in the folder.
-    pub(crate) alone: bool,
+    pub(crate) is_only: bool,
     /// The claim directly ahead, if it is known, and how many are ahead.
     pub(crate) ahead: Option<(String, u32)>,
     /// By which change the folder was made.
@@ -134,7 +134,7 @@ impl ZkLocks {
                     // that happened, no claim has come since the read. (Neighbours come without
                     // changing the version.)
                     let sure = !self.layout.has_neighbours();
-                    entered.alone |= sure && checked == Some(entered.folder_made);
+                    entered.is_only |= sure && checked == Some(entered.folder_made);
                     return Ok(Ok(entered));
                 }
                 CreateResult::Refused(why) => {
@@ -210,7 +210,7 @@ impl ZkLocks {
         }
         let mut entered = self.entered(claim, folder, path, stat, &[])?;
         if let CreateCondition::Limited(given) = condition {
-            entered.alone = stat.num_children == 1 + NODES && admits_first(given, claim.mode);
+            entered.is_only = stat.num_children == 1 + NODES && admits_first(given, claim.mode);
         }
         Ok(CreateResult::Created(entered))
     }
@@ -242,7 +242,7 @@ impl ZkLocks {
         self.claims.update(claim, node.clone());
         Ok(CreatedNode {
             node,
-            alone: stat.num_children == 1,
+            is_only: stat.num_children == 1,
             ahead: ahead.map(|ahead| (ahead, count)),
             folder_made: stat.czxid,
         })
@@ -303,23 +303,23 @@ impl ZkLocks {
 
 /// How often an attempt may yet be refused.
 struct RetryBudget {
-    left: usize,
+    remaining: usize,
     begun: Moment,
 }
 
 impl RetryBudget {
     fn begin() -> Self {
-        Self { left: TRIES, begun: SteadyClock.now() }
+        Self { remaining: TRIES, begun: SteadyClock.now() }
     }
 
     fn are_left(&self) -> bool {
-        self.left > 0
+        self.remaining > 0
     }
 
     fn note(&mut self, why: &ZkError) {
         let came_or_went = matches!(why, ZkError::NoNode | ZkError::NodeExists);
         if !came_or_went || SteadyClock.now().since(self.begun) > VANISHING {
-            self.left -= 1;
+            self.remaining -= 1;
         }
     }
 }

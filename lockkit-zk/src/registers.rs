@@ -33,7 +33,7 @@ struct ReadRegister {
     /// The node's version; none when there is no node.
     node: Option<i32>,
     /// What is left of the value's time.
-    left: Option<Duration>,
+    remaining: Option<Duration>,
 }
 
 impl ZkLocks {
@@ -62,19 +62,21 @@ impl ZkLocks {
                 }
                 false => None,
             };
-            let ReadRegister { record, left, .. } = self.read_register(&session, &path).await?;
+            let ReadRegister { record, remaining, .. } =
+                self.read_register(&session, &path).await?;
             let entry = record.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
             // No event comes when a value's time is over.
-            let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
+            let remaining =
+                remaining.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
             match watcher {
                 Some(watcher) => {
-                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
+                    let _ = tokio::time::timeout(remaining.min(FAR), watcher.changed()).await;
                 }
                 // Very much is watched in this session: poll.
-                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
+                None => tokio::time::sleep(remaining.min(LOOK_EVERY)).await,
             }
         }
     }
@@ -87,17 +89,21 @@ impl ZkLocks {
         let read = if_there(read)?;
         synced.map_err(failed)?;
         let Some((data, stat)) = read else {
-            return Ok(ReadRegister { record: RegisterRecord::empty(), node: None, left: None });
+            return Ok(ReadRegister {
+                record: RegisterRecord::empty(),
+                node: None,
+                remaining: None,
+            });
         };
         let what = "a node in the cached of a register is not one";
         let mut record =
             RegisterRecord::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
         self.remember(path, stat.version, record.clone());
-        let mut left = None;
+        let mut remaining = None;
         if record.ends() {
-            left = Some(record.lapse(self.server_ms(session).await? - stat.mtime));
+            remaining = Some(record.lapse(self.server_ms(session).await? - stat.mtime));
         }
-        Ok(ReadRegister { record, node: Some(stat.version), left })
+        Ok(ReadRegister { record, node: Some(stat.version), remaining })
     }
 
     /// Whether a value's time is over only the server can say, so one with an end is not remembered.

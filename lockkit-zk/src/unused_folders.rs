@@ -27,7 +27,7 @@ const MOST: usize = 1 << 16;
 /// The folders that a driver made.
 pub(crate) struct UnusedFolders {
     made: Recent<String, ()>,
-    pub(crate) left: Mutex<FolderQueue>,
+    pub(crate) queue: Mutex<FolderQueue>,
     pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
     /// Renewals under way.
     pub(crate) renewing: AtomicUsize,
@@ -43,8 +43,8 @@ pub(crate) struct FolderQueue {
 
 impl Default for UnusedFolders {
     fn default() -> Self {
-        let (left, removing) = (Mutex::default(), Arc::default());
-        Self { made: Recent::new(MOST / 4), left, removing, renewing: AtomicUsize::new(0) }
+        let (queue, removing) = (Mutex::default(), Arc::default());
+        Self { made: Recent::new(MOST / 4), queue, removing, renewing: AtomicUsize::new(0) }
     }
 }
 
@@ -56,13 +56,13 @@ impl UnusedFolders {
 
     /// A claim of this driver is about to come into this folder.
     pub(crate) fn used(&self, folder: &str) {
-        locked(&self.left).since.remove(folder);
+        locked(&self.queue).since.remove(folder);
     }
 
     /// A claim of this driver has left this folder.
-    pub(crate) fn left(&self, folder: &str, now: Moment) {
+    pub(crate) fn unused(&self, folder: &str, now: Moment) {
         if self.made.last(folder).is_some() {
-            locked(&self.left).note(folder, now);
+            locked(&self.queue).note(folder, now);
         }
     }
 
@@ -74,7 +74,7 @@ impl UnusedFolders {
 
     /// It is to be removed, unless it was used again.
     pub(crate) fn take(&self, folder: &str) -> bool {
-        locked(&self.left).since.remove(folder).is_some()
+        locked(&self.queue).since.remove(folder).is_some()
     }
 }
 
@@ -137,21 +137,21 @@ mod tests {
         let name = |n: usize| format!("/{n}");
         for n in 0..MANY + 3 {
             unused_folders.made(&name(n));
-            unused_folders.left(&name(n), at(100));
+            unused_folders.unused(&name(n), at(100));
         }
-        unused_folders.left("/of another one", at(100));
-        let due = |seconds| locked(&unused_folders.left).due(at(seconds), 100);
+        unused_folders.unused("/of another one", at(100));
+        let due = |seconds| locked(&unused_folders.queue).due(at(seconds), 100);
         assert!(due(105).is_empty(), "they may be used again");
         assert_eq!(due(110), [name(0), name(1), name(2)]);
         unused_folders.used(&name(1));
         assert_eq!(due(110), [name(0), name(2)]);
         assert!(!unused_folders.take(&name(1)) && unused_folders.take(&name(0)));
-        unused_folders.left(&name(1), at(111));
+        unused_folders.unused(&name(1), at(111));
         assert_eq!(due(112), [name(2), name(3)]);
-        let all = locked(&unused_folders.left).all();
+        let all = locked(&unused_folders.queue).all();
         assert_eq!((all.len(), &all[0]), (MANY + 2, &name(1)));
-        assert!(due(161).is_empty() && locked(&unused_folders.left).all() == [name(1)]);
-        assert_eq!(locked(&unused_folders.left).order.len(), 1);
+        assert!(due(161).is_empty() && locked(&unused_folders.queue).all() == [name(1)]);
+        assert_eq!(locked(&unused_folders.queue).order.len(), 1);
     }
 
     #[test]
@@ -160,9 +160,9 @@ mod tests {
         unused_folders.made("/a");
         for _ in 0..10_000 {
             unused_folders.used("/a");
-            unused_folders.left("/a", at(1));
+            unused_folders.unused("/a", at(1));
         }
-        assert_eq!(locked(&unused_folders.left).since.len(), 1);
-        assert!(locked(&unused_folders.left).order.len() <= 10_000);
+        assert_eq!(locked(&unused_folders.queue).since.len(), 1);
+        assert!(locked(&unused_folders.queue).order.len() <= 10_000);
     }
 }

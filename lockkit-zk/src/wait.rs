@@ -66,7 +66,7 @@ impl ZkLocks {
         loop {
             let claim_ahead = match known.take() {
                 Some(claim_ahead) => claim_ahead,
-                None => match self.look(cached, claim, node).await? {
+                None => match self.read_ahead(cached, claim, node).await? {
                     Some(claim_ahead) => claim_ahead,
                     None => return Ok(()),
                 },
@@ -135,7 +135,7 @@ impl ZkLocks {
     }
 
     /// Reads what is ahead; `None` when nothing conflicts.
-    async fn look(
+    async fn read_ahead(
         &self,
         cached: &CachedClaim,
         claim: &Claim,
@@ -146,7 +146,7 @@ impl ZkLocks {
         match listing.rule_result(&node.name, node.token) {
             Some(RuleResult::Holds) => Ok(None),
             Some(RuleResult::Waits(ahead)) => Ok(Some(ahead.into())),
-            Some(RuleResult::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
+            Some(RuleResult::OtherLimit(_)) | None => Err(self.removal(session, claim, node).await),
         }
     }
 
@@ -154,7 +154,7 @@ impl ZkLocks {
     async fn watch_own(&self, session: &Session, claim: &Claim, node: &Node) -> Result<Event> {
         let watched = session.answer(session.client.get_and_watch_data(&node.path)).await;
         let Some((_, stat, watcher)) = if_there(watched)? else {
-            return Err(self.gone(session, claim, node).await);
+            return Err(self.removal(session, claim, node).await);
         };
         owned(session, &stat)?;
         Ok(event(watcher))
@@ -168,7 +168,7 @@ impl ZkLocks {
         event: EventType,
     ) -> Result<()> {
         match event {
-            EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
+            EventType::NodeDeleted => Err(self.removal(session, claim, node).await),
             EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
             _ => Ok(()),
         }
@@ -199,7 +199,7 @@ impl ZkLocks {
                         }
                     }
                 }
-                _ => return Err(self.gone(session, claim, node).await),
+                _ => return Err(self.removal(session, claim, node).await),
             }
             if listing.changed().await == EventType::Session {
                 return Err(Error::lost(LossReason::SessionEnded));
@@ -209,7 +209,7 @@ impl ZkLocks {
     }
 
     /// Why a claim is not in its queue any more.
-    async fn gone(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
+    async fn removal(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
         if session.has_ended() {
             return Error::lost(LossReason::SessionEnded);
         }

@@ -1,6 +1,6 @@
-//! `cargo xtask mutants [--check] [WORD…]`: makes the changes of `mutants.txt` one after the other, and
-//! runs the test that must fail for each. Says which survived. May change no file but those, and
-//! leaves them as they were.
+//! `cargo xtask mutants [--check] [WORD|FROM-TO…]`: makes the changes of `mutants.txt` one after the
+//! other, and runs the test that must fail for each. Says which survived. May change no file but those,
+//! and leaves them as they were.
 //!
 //! Only the package of the test is built. No server is started beforehand: a test starts those that it
 //! needs. Changes of one crate follow each other, so that the crates below it are built once.
@@ -22,6 +22,8 @@ const LIST: &str = include_str!("../mutants.txt");
 /// A change of the code that a test must notice.
 #[derive(Debug, Default)]
 struct Mutant {
+    /// Its position in the list, from 1.
+    number: usize,
     what: String,
     file: String,
     from: String,
@@ -31,8 +33,8 @@ struct Mutant {
     survives: String,
 }
 
-/// The chore. With `--check` it only looks whether each change can be made; words choose those in
-/// whose description or file one of them stands.
+/// The chore. With `--check` it only looks whether each change can be made. Words choose those in whose
+/// description or file one of them stands, numbers (`300-311`) those of the list from one to the other.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mutants = mutants()?;
     for mutant in &mutants {
@@ -55,7 +57,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
             (Ok(None), true) => ("SURVIVED", String::new()),
             (Ok(None), false) => ("survived, as the list says", String::new()),
         };
-        println!("{word}: {} ({}){by}", mutant.what, mutant.file);
+        println!("{} {word}: {} ({}){by}", mutant.number, mutant.what, mutant.file);
         survivors += usize::from(matches!(word, "SURVIVED" | "ERROR"));
     }
     println!("{survivors} survived without a reason, or could not be tried");
@@ -78,8 +80,12 @@ impl Mutant {
     }
 
     fn is_named_by(&self, words: &[String]) -> bool {
-        let is_in = |word: &String| self.what.contains(word) || self.file.contains(word);
-        words.is_empty() || words.iter().any(is_in)
+        let names_it =
+            |word: &String| match word.split_once('-').map(|(a, b)| (a.parse(), b.parse())) {
+                Some((Ok(from), Ok(to))) => (from..=to).contains(&self.number),
+                _ => self.what.contains(word) || self.file.contains(word),
+            };
+        words.is_empty() || words.iter().any(names_it)
     }
 
     /// Makes the change, runs the test, takes the change back; says which test has failed, if one has.
@@ -157,7 +163,10 @@ pub(crate) fn files() -> Result<Vec<String>, String> {
 /// Reads the list.
 fn mutants() -> Result<Vec<Mutant>, String> {
     let blocks = LIST.split("\n\n").filter(|block| !block.starts_with('#'));
-    blocks.map(|block| parse(block.trim_end())).collect()
+    let numbered = |(number, block): (usize, &str)| {
+        parse(block.trim_end()).map(|mutant| Mutant { number, ..mutant })
+    };
+    (1..).zip(blocks).map(numbered).collect()
 }
 
 fn parse(block: &str) -> Result<Mutant, String> {
@@ -197,6 +206,17 @@ impl Mutant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_chosen_by_a_word_or_by_their_numbers() {
+        let mutant =
+            Mutant { number: 9, what: "an old-fashioned one".to_owned(), ..Mutant::default() };
+        let is_named_by = |words: &[&str]| {
+            mutant.is_named_by(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        };
+        assert!(is_named_by(&[]) && is_named_by(&["old-"]) && is_named_by(&["1-3", "9-12"]));
+        assert!(!is_named_by(&["10-12"]) && !is_named_by(&["9"]));
+    }
 
     #[test]
     fn a_change_may_have_several_lines() {

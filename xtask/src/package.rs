@@ -34,20 +34,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A workspace of what was unpacked, in which each package depends on the others there, with our
-/// profiles: the libraries that are built for this one are the same.
+/// A workspace of what was unpacked, in which each package depends on the others there.
 fn workspace(unpacked: &Path) -> std::io::Result<String> {
-    let ours = fs::read_to_string(places::root().join("Cargo.toml"))?;
-    let profiles = ours.find("[profile").map_or("", |at| &ours[at..]);
     let mut patches = String::new();
     for package in fs::read_dir(unpacked)?.flatten() {
         let folder = package.file_name().to_string_lossy().into_owned();
         let name = folder.rsplit_once('-').map_or(&*folder, |(name, _)| name);
         patches += &format!("{name} = {{ path = \"{folder}\" }}\n");
     }
-    Ok(format!(
-        "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}\n{profiles}"
-    ))
+    Ok(format!("[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}"))
 }
 
 fn cargo(folder: &Path) -> Command {

@@ -12,11 +12,13 @@ pub(crate) fn storm(arguments: &[String]) -> Result<ExitCode, String> {
 }
 
 /// `cargo xtask bench-check [ARGUMENTS]`: every part of the measurements builds and runs. Their lock
-/// file keeps the oldest SQLite that the client crates allow, so the driver is shown to run on it.
+/// file keeps the oldest SQLite that the client crates allow, so the driver is shown to run on it. What
+/// the tests have built is used again.
 pub(crate) fn bench_check(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let folder = places::root().join("bench");
     command.current_dir(folder).env("BENCH_BRIEF", "1").env("CYCLES", "1000");
+    command.env("CARGO_TARGET_DIR", places::target());
     command.args(["bench", "--locked", "--profile", "dev"]);
     // Criterion runs each of its measurements once.
     finish(command.args(arguments).args(["--", "--test"]))

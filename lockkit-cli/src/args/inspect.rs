@@ -164,7 +164,7 @@ Example:
 pub(crate) struct DoctorArgs {
     /// Try nothing: read only, as a login without the right to take locks may
     #[arg(long)]
-    pub(crate) look: bool,
+    pub(crate) read_only: bool,
 
     /// Print what these servers keep under each fault, as they are set up now, and why
     ///

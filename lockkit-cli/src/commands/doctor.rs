@@ -79,7 +79,7 @@ async fn examine(
     };
     opened.push(locks.clone());
     let Health { server, findings, .. } = locks.health().await?;
-    let tried = match args.look {
+    let tried = match args.read_only {
         true => Vec::new(),
         false => try_members(backend, opened).await?,
     };

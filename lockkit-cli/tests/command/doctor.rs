@@ -97,7 +97,7 @@ async fn a_login_that_may_only_look_is_one_problem_and_none_with_look() {
     let problems = problems(&said);
     assert_eq!(problems.len(), 1, "{said}");
     assert!(problems[0].contains("this login may not take locks"), "{said}");
-    let (ended, said) = doctor(&stage, &url, &["--look"]);
+    let (ended, said) = doctor(&stage, &url, &["--read-only"]);
     assert_eq!(ended, 0, "{said}");
 }
 
@@ -241,7 +241,7 @@ async fn an_eviction_policy_is_a_problem_and_run_says_it_once() {
     for policy in ["volatile-lru", "allkeys-lfu"] {
         let words = ["CONFIG", "SET", "maxmemory-policy", policy];
         lockkit_lab::raw::resp::ask(server.addr(), &words).await.unwrap();
-        let (ended, said) = doctor(&stage, &server.url(), &["--look"]);
+        let (ended, said) = doctor(&stage, &server.url(), &["--read-only"]);
         assert_eq!(ended, 1, "{said}");
         assert!(problems(&said).iter().any(|line| line.contains(policy)), "{said}");
         let said = ran();

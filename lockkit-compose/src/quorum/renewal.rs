@@ -1,5 +1,10 @@
-//! What is done to claims that hold: renewed at a majority, repaired where a member does not have
-//! them, shortened, downgraded.
+//! Claims of a quorum that hold: renewed at a majority of the members, repaired where a member lost them,
+//! shortened, downgraded.
+//!
+//! - A member *counts* for a claim once it has the claim with the quorum's token (it was raised there).
+//! - A member *kept* it that counted before and still has it; it is *repaired* where it was acquired again now.
+//! - The claim still holds if a majority kept it, or if a majority kept it or repaired it while the last majority's
+//!   lease was not over: no other claim can have come and gone in between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,15 +68,16 @@ impl QuorumInner {
             }
             renewals.push(Ok(renewal));
         }
-        let (moved, ()) =
+        let (waiting, ()) =
             tokio::join!(self.renew_waiting(waiting), self.renew_held(held, &mut renewals));
-        for (index, renewal) in moved {
+        for (index, renewal) in waiting {
             renewals[index] = Ok(renewal);
         }
         renewals
     }
 
-    /// Renews a claim as far as it is this process's own; notes one that holds for the members.
+    /// The answer for a claim that waits or has ended, which this process knows by itself. One that holds is
+    /// added to `held`, and its answer is replaced by that of the members.
     fn renew_here(&self, index: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
         let not_found = Renewal::Ended(ClaimEnd::NotFound);
         let Some(hold) = self.hold(claim) else {
@@ -144,18 +150,19 @@ impl QuorumInner {
     fn decide(self: &Arc<Self>, one: &Held, tally: Tally, since: Moment) -> Option<Renewal> {
         if let Some(record) = tally.broken {
             if record.forced {
-                // It may still be at members that the break did not reach, or have been acquired again
-                // where it was missing, before this was known.
+                // Members that the break did not reach may still have it. So may members where this renewal
+                // acquired it again before it knew of the break.
                 let until = self.clock.now().after(one.claim.hold_ttl);
                 one.hold.state().broken = Some((record.clone(), until));
                 self.end(one);
             }
             return Some(Renewal::Ended(ClaimEnd::Broken(record)));
         }
-        // Members where it was repaired count with the others only if a majority had it all the time
-        // until now: another claim could have come and gone in a gap.
+        // Before `until` the last majority still has it. Afterwards repairs do not count: another claim could
+        // have come and gone in the gap.
         let now = self.clock.now();
-        if tally.kept >= self.majority() || tally.counted() >= self.majority() && now < one.until {
+        let was_repaired_in_time = tally.counted() >= self.majority() && now < one.until;
+        if tally.kept >= self.majority() || was_repaired_in_time {
             let ttl = tally.ttl.unwrap_or(one.grant.ttl);
             let since = tally.since.map_or(since, |earlier| earlier.min(since));
             let margin = self.options.margin.of(ttl).max(one.grant.margin);
@@ -200,11 +207,12 @@ impl QuorumInner {
             }
             _ => return held.iter().map(|_| MemberAnswer::Unknown).collect(),
         };
-        let votes = held.iter().zip(answers).map(|(one, answer)| self.vote(member, one, answer));
+        let votes = held.iter().zip(answers).map(|(one, answer)| self.judge(member, one, answer));
         futures_util::future::join_all(votes).await
     }
 
-    async fn vote(
+    /// What the answer of a member means for a claim; where the member lost it, acquires it there again.
+    async fn judge(
         self: &Arc<Self>,
         member: usize,
         one: &Held,
@@ -257,7 +265,7 @@ impl QuorumInner {
         if ttl > longest {
             return Err(Error::Config(format!("this quorum keeps leases of {longest:?} at most")));
         }
-        // Before it is sent: from then on a majority may keep it no longer.
+        // Lowered before the requests are sent: a majority may keep the claim no longer from then on.
         if let Some(hold) = self.hold(claim)
             && let QuorumPhase::Held { until, .. } = &mut hold.state().phase
         {

@@ -12,6 +12,7 @@
 mod directed;
 mod ledger;
 mod network;
+mod quarantine;
 mod waiting;
 mod world;
 

@@ -1,4 +1,6 @@
-//! A claim that holds takes the gate, where neighbours are to be excluded, and becomes a guard then.
+//! A claim that holds takes the gate before it becomes a guard. The gate is the lock of the same name that
+//! programs take with another library, such as a key of redis-py's `Lock`: see [`gate`](crate::gate). It is taken
+//! after the claim was granted, by tries with back-off, and given back before the claim.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use crate::record::{ClaimRecord, LeaseLeft};
 use crate::{Error, LossReason, Mode};
 
 /// How long to wait before the gate is tried again: from 20 ms, doubled up to half a second, of which up to
-/// a half is taken off at random. It does not wait past the end of a neighbour's lease.
+/// a half is taken off at random. Not longer than until the end of a neighbour's lease, but 20 ms at least.
 fn pause(attempts: u32, remaining: Option<Duration>) -> Duration {
     const LEAST: Duration = Duration::from_millis(20);
     let full = Duration::from_millis(20 << attempts.min(5)).min(Duration::from_millis(500));
@@ -40,8 +42,8 @@ pub(super) fn check(gate: &dyn Gate, request: &Request<'_>) -> Result<(), Error>
 }
 
 impl Attempt<'_> {
-    /// Takes the gate for a claim that holds and is in the registry, and hands it out then. A try does so
-    /// once.
+    /// Takes the gate for a claim that holds and is in the registry, and makes it a guard. With
+    /// [`Patience::Try`] the gate is tried once.
     pub(super) async fn pass_gate(
         mut self,
         gate: &dyn Gate,
@@ -52,7 +54,7 @@ impl Attempt<'_> {
         let mut attempts = 0;
         loop {
             let sent = registry.clock.now();
-            // Until it is answered, it may take the gate at any time.
+            // A request without an answer may still take the gate.
             let was_ambiguous = std::mem::replace(&mut self.is_gate_ambiguous, true);
             let taking = in_time(self.core.backend(), record.trusted(), gate.take(&self.claim));
             let answer = tokio::select! {
@@ -71,10 +73,10 @@ impl Attempt<'_> {
                                     registry.sooner(record.next_event());
                                     return Ok(AttemptResult::Granted(self.into_guard(record)));
                                 }
-                                // It is renewed by being taken once more, and the claim by the renewer.
                                 _ if patience == Patience::Try => {
                                     return self.withdraw(record).await;
                                 }
+                                // Too little of the lease is left: taking the gate again renews it.
                                 _ => None,
                             }
                         }
@@ -106,7 +108,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The claim was lost meanwhile: it is tried with another one, unless it was taken on purpose.
+    /// The claim was lost meanwhile: acquires with another one, unless the claim was broken or the manager shuts
+    /// down.
     fn lost_at_gate(self, record: &ClaimRecord) -> Result<AttemptResult, Error> {
         match record.loss() {
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
@@ -115,7 +118,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Gives gate and claim back. Where that fails, it goes on in the background.
+    /// Gives gate and claim back. Where that fails, dropping the attempt goes on with it in the background.
     async fn withdraw(mut self, record: Arc<ClaimRecord>) -> Result<AttemptResult, Error> {
         let registry = &self.core.registry;
         registry.remove(self.claim.id, &record);

@@ -37,20 +37,21 @@ impl ClaimRecord {
         }
     }
 
-    /// The run of a server that gave the last answer, where that is known.
+    /// The run (one start of a server process) that gave the last answer, where that is known.
     pub(crate) fn run(&self) -> Option<Arc<str>> {
         self.state().run.clone()
     }
 
-    /// Takes note of who gives the answer that is about to be taken, and of what that puts in doubt.
+    /// Notes which run of a server gives the answer that comes next, at which rate its clock goes compared with
+    /// this one's, and the reason to doubt what it said before.
     pub(crate) fn answered_by(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
         let mut state = self.state();
         (state.run, state.rate, state.doubt) =
             (Some(run.clone()), rate, doubt.or(state.doubt.take()));
     }
 
-    /// Says whether the last answer is in doubt, one to a request sent before `sent`: the claim is then
-    /// renewed at `due`.
+    /// Where the last answer was to a request sent before `sent` and is in doubt: sets the next renewal to `due`
+    /// at the latest, lowers the deadline if another server answers now, and returns true.
     pub(crate) fn doubt(&self, judged: &ServerChanges, sent: Moment, due: Moment) -> bool {
         let now = self.clock.now();
         let mut state = self.state();
@@ -69,7 +70,8 @@ impl ClaimRecord {
         true
     }
 
-    /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
+    /// A renewal failed: it is repeated soon. If none succeeds before the deadline, the claim is lost for
+    /// this reason.
     pub(crate) fn renewal_failed(&self, failing: &LossReason) {
         let now = self.clock.now();
         let mut state = self.state();
@@ -118,8 +120,8 @@ impl ClaimRecord {
         true
     }
 
-    /// Ends a holding claim whose deadline has passed, with the reason and with the moment from
-    /// which the backend may be told; `None` when there is nothing to end.
+    /// Ends a holding claim whose deadline has passed. Returns the reason, and the moment from which the
+    /// backend may be asked to remove it; `None` when there is nothing to end.
     pub(crate) fn expire(&self, now: Moment) -> Option<(LossReason, Moment)> {
         let (why, lease_end) = {
             let state = self.state();
@@ -130,7 +132,8 @@ impl ClaimRecord {
                 return None;
             }
             let why = reason_of_the_end(&state);
-            // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
+            // At `max_hold` it is released at once. Otherwise the backend ends the lease, and nothing is
+            // sent before that.
             let lease_end = match h.deadline >= h.stop {
                 true => now,
                 false => h.deadline.after(self.margin.of(h.ttl)),
@@ -140,7 +143,7 @@ impl ClaimRecord {
         self.lose(why.clone()).then_some((why, lease_end))
     }
 
-    /// Why it was lost, if it was: also true when it was not noticed yet.
+    /// Why it was lost, if it was: also where the deadline has passed and nothing has ended it yet.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let state = self.state();
@@ -169,7 +172,7 @@ pub(super) fn reason_of_the_end(state: &RecordState) -> LossReason {
         ClaimPhase::Holding(h) if state.gate_failing(h.until).is_some() => {
             state.gate_failing(h.until).unwrap_or(LossReason::Expired)
         }
-        // It was trusted for a shorter time than the server's silence would have taken.
+        // Doubt has lowered the deadline, so doubt is the reason, whatever failed since.
         _ if state.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
         _ => {
             let why = state.failing.as_ref().or(state.doubt.as_ref());
@@ -178,7 +181,7 @@ pub(super) fn reason_of_the_end(state: &RecordState) -> LossReason {
     }
 }
 
-/// What the backend's word means for a claim that is, or is not, past its own deadline, and in doubt.
+/// The reason for an answer that a claim has ended, by whether the claim was in doubt or past its deadline.
 fn loss_of(ended: &ClaimEnd, doubt: Option<LossReason>, expired: bool) -> LossReason {
     match (ended, doubt) {
         (ClaimEnd::NotFound | ClaimEnd::SessionEnded, Some(doubt)) => doubt,

@@ -1,11 +1,10 @@
-//! The barrier: so many enter, and leave together. Claims say who has entered; how far the
-//! barrier has let through, by one number in a register.
+//! The barrier: `n` participants enter, and leave together.
 //!
-//! Each participant takes a shared claim, so the claims of all are in one queue, in the order of
-//! their tokens. The register has the greatest token that was let through. When `n` live claims
-//! stand beyond that token, the token of the `n`-th becomes the new one. A participant has passed
-//! once the number has reached its own token *and* its claim is still live: a claim that lives had
-//! been in the queue at every reading, so it was one of the `n`.
+//! 1. Each participant takes a shared claim. So all claims are in one queue, in the order of their tokens.
+//! 2. A register has the greatest token that was let through.
+//! 3. A participant that finds `n` live claims with greater tokens stores the token of the `n`-th.
+//! 4. A participant has passed once the register has reached its own token *and* its claim is still live. It was
+//!    one of the `n` then: tokens grow, so its claim was in the queue whenever one with a greater token was read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +21,18 @@ use crate::{Error, Guard, LossReason, Mode, Space, Token};
 ///   waited at the same time. Those who come after that belong to the next round; so do those whose
 ///   `wait` was dropped or who timed out, when they come back.
 /// - **First come, first through**: of more than `n`, the first `n` form the round.
-/// - **The dead do not count**: each stands there by a claim that its process renews. When it dies,
-///   its place is free again after its lease (the manager's ttl unless set), and the others wait on
-///   for another in its place; [`waiting`](Self::waiting) tells how many there are. One who dies
-///   after the round was complete has taken part.
-/// - **A participant that lost its claim** before it knew of the opening learns it
-///   [`Error::Lost`], and is not let through, even where the others were.
-/// - The count must be the same everywhere, and is not checked: the claim's note says it to people.
-/// - It is the lock of that name, for reading: `lockkit show` shows who waits. A mutex of the same
-///   name, while held, lets no participant enter.
-/// - Five round trips a round for each participant, and word of the opening. It needs a register,
-///   which a quorum does not have. At most 10,000 participants.
+/// - **A participant that died does not count**: it has a claim that its process renews. After its lease (the
+///   manager's ttl unless set) the others wait for another participant instead of it;
+///   [`waiting`](Self::waiting) tells how many there are. One that dies after the round was complete has taken
+///   part.
+/// - **A participant that lost its claim** before it learned that the round was complete gets
+///   [`Error::Lost`], even where the others were let through.
+/// - The count must be the same everywhere, and is not checked: the claim's note tells it to people.
+/// - Claims are those of the read-write lock of that name: `lockkit show` shows them, readers of that lock count
+///   as participants, and no participant enters while a writer or a mutex of that name holds. Use the name for
+///   nothing else.
+/// - Five round trips a round for each participant, and a notification that the round is complete. It needs a
+///   register, which a quorum does not have. At most 10,000 participants.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -49,8 +49,8 @@ pub struct Barrier {
     count: u32,
 }
 
-/// A barrier that was not used for so long is forgotten: its number is of no account when no
-/// claim is left of those that it let through.
+/// The register of a barrier that was not used for so long is deleted: no claim is left that its token could be
+/// compared with.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 86_400);
 
 const MAX_COUNT: u32 = 10_000;
@@ -69,7 +69,7 @@ impl Barrier {
         self
     }
 
-    /// Enters, and returns when the round is complete. While the backend is out of reach, this goes
+    /// Enters, and returns when the round is complete. While the backend is unreachable, this goes
     /// on trying for as long as its lease lasts.
     ///
     /// # Cancel safety
@@ -128,28 +128,28 @@ impl Barrier {
                 self.handle.core.repeat("inspect", None, || self.arrived(through)).await?;
             entry = match arrived.get(self.count as usize - 1) {
                 Some(last) => self.open(&entry, *last).await?,
-                // The participant that completes the round reads the queue after having entered it, and so
-                // sees all: there is nothing to do but to wait for word of the opening.
+                // The participant that completes the round reads the queue after it has entered, so it finds
+                // all `n`: this one has to wait for the change of the register.
                 None => self.register.changed(entry.map(|entry| entry.version)).await?,
             };
         }
     }
 
-    /// The participants that stand beyond the last round, in order.
+    /// The tokens of the participants that no round has let through, in order.
     async fn arrived(&self, through: Option<Token>) -> Result<Vec<Token>, Error> {
         let state = self.handle.core.state(&self.handle.key(Space::Lock)?).await?;
         let there = state.holders().filter(|s| s.mode == Mode::Shared && !s.broken);
         Ok(there.map(|s| s.token).filter(|token| Some(*token) > through).collect())
     }
 
-    /// Lets everybody through up to this token, and returns what the register has then.
+    /// Lets all claims up to this token through, and returns what the register has then.
     async fn open(
         &self,
         entry: &Option<RegisterEntry>,
         up_to: Token,
     ) -> Result<Option<RegisterEntry>, Error> {
         match self.register.compare_and_store(entry, up_to.get().to_be_bytes()).await {
-            // Another participant of this round was faster, or this is another round already.
+            // A conflict: another participant was faster. Without an answer, it may be stored or not.
             Ok(_) | Err(Error::Conflict { .. } | Error::Backend { retryable: true, .. }) => {
                 self.now().await
             }
@@ -157,12 +157,12 @@ impl Barrier {
         }
     }
 
-    /// What the register has now, however long that takes to learn.
+    /// What the register has now; repeated until there is an answer.
     async fn now(&self) -> Result<Option<RegisterEntry>, Error> {
         self.handle.core.repeat("load", None, || self.register.load()).await
     }
 
-    /// Asks whether the claim has lived until now, so that it was one of the round.
+    /// Asks the backend whether the claim is still live, so that it was one of the round.
     async fn confirm(&self, guard: &Guard) -> Result<(), Error> {
         match self.handle.core.repeat("verify", None, || guard.verify()).await {
             Err(Error::Released) => Err(Error::Lost { reason: LossReason::Vanished }),
@@ -176,7 +176,7 @@ impl Barrier {
         let number = entry.value.as_slice().try_into().ok().map(u64::from_be_bytes);
         let token = number.and_then(Token::new).ok_or_else(|| {
             let backend = self.handle.core.backend();
-            Error::permanent(backend, "this barrier was not used by this version of lockkit")
+            Error::permanent(backend, "the register of this barrier has content that this version of lockkit does not know")
         });
         token.map(Some)
     }

@@ -1,5 +1,6 @@
-//! What mutexes, read-write locks and semaphores have in common: a name, options, and the way to a
-//! guard. The options' methods stand here once and are given to each by a macro.
+//! What the primitives made of claims have in common: a name, options, and the way to a guard. A macro gives
+//! the options' methods to each of them. A name is checked when it is used, so that making a primitive cannot
+//! fail.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::{Error, Key, Mode, Name, Space};
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
-    /// As it was given when it is not a name; then the error is made when it is used.
+    /// `Err` has what was given where it is no valid name: using it is an error then.
     name: Result<Name, Arc<str>>,
     pub(crate) owner: Option<Owner>,
     pub(crate) options: Options,
@@ -64,7 +65,7 @@ impl Handle {
         self.core.waited(self.acquire(mode, kind, WaitBudget::Forever).await?)
     }
 
-    /// The list in which its claims stand.
+    /// The queue of its claims.
     pub(crate) fn key(&self, space: Space) -> Result<Key, Error> {
         Ok(Key::new(self.core.namespace.clone(), space, self.name()?))
     }
@@ -111,11 +112,13 @@ macro_rules! options {
         /// for a short job that several hosts start by clocks that differ.
         ///
         /// The lease asked for is the greater of this and the ttl from the first request on, so a process
-        /// that dies leaves a lock that stays held for that time. Where leases are the claims' own
+        /// that dies leaves a lock that stays held for that time.
+        ///
+        /// A release before that time: where each claim has a lease of its own
         /// ([`Capabilities::detached`](crate::Capabilities::detached) and
-        /// [`shorten`](crate::Capabilities::shorten)), a release leaves the rest to the backend and returns;
-        /// elsewhere it holds the lock until then, and a guard that is dropped is released then, as long as
-        /// the process lives. Not kept after a loss or a break. Not with [`detached`](Self::detached).
+        /// [`shorten`](crate::Capabilities::shorten)), it leaves the rest of the time to the backend and returns
+        /// at once. Elsewhere it returns after that time; a guard that is dropped is released then, as long as
+        /// the process lives. A loss or a break ends the lock sooner. Not with [`detached`](Self::detached).
         pub fn at_least(mut self, hold: std::time::Duration) -> Self {
             self.handle.options.at_least = Some(hold);
             self
@@ -124,10 +127,11 @@ macro_rules! options {
         /// Keeps the lock closed for so long after its guard was lost, and not after a release: time for
         /// work that did not stop to come to its end. The manager's unless set.
         ///
-        /// The lease asked for is longer by this, and the guard trusts it for the ttl only: so no other clock
-        /// takes part, and a process that dies closes the name for both. A guard that was lost is neither
-        /// renewed nor released before that. A release opens at once, and so does a forced break. It is each
-        /// claim's own: all clients of a name should use the same. Not with [`detached`](Self::detached).
+        /// The lease asked for is the ttl and this delay; the guard counts on the ttl alone. So no second clock is
+        /// needed, and the lock of a process that dies stays closed for the sum. A guard that was lost is neither
+        /// renewed nor released before the delay is over. A release opens the lock at once, and so does a forced
+        /// break. The delay is an option of each claim: all clients of a name should use the same one. Not with
+        /// [`detached`](Self::detached).
         pub fn lock_delay(mut self, delay: std::time::Duration) -> Self {
             self.handle.options.lock_delay = delay;
             self
@@ -141,9 +145,9 @@ macro_rules! options {
         }
 
         /// Whether the lock is renewed in the background while it is held. If not, it simply ends
-        /// after its ttl, unless [renewed](crate::HeldLock::renew) by hand. One renewal precedes
-        /// the guard where the answer was so late that less than half of the lease is left: the ttl
-        /// then begins again.
+        /// after its ttl, unless [renewed](crate::HeldLock::renew) by hand. Where the answer to the
+        /// acquire was so late that less than half of the lease is left, it is renewed once before the
+        /// guard is returned.
         pub fn auto_renew(mut self, renew: bool) -> Self {
             self.handle.options.auto_renew = renew;
             self
@@ -155,7 +159,7 @@ macro_rules! options {
             self
         }
 
-        /// A label for metrics, such as `"invoice"`. Few different ones.
+        /// A label for metrics, such as `"invoice"`. Each value is a time series of its own: use few.
         pub fn class(mut self, class: &'static str) -> Self {
             self.handle.options.class = Some(class);
             self

@@ -1,5 +1,9 @@
-//! Owners that can enter again what they hold: how a primitive finds out that it is held by its own
-//! owner. All of it happens in this process; the backend sees one claim.
+//! Reentrant locks: an owner that locks what it holds already gets a further guard of the same claim. All of
+//! it happens in this process; the backend has one claim.
+//!
+//! An owner is a name within one manager: two tasks that use it exclude everyone else, but not each other. What
+//! the second request says of TTL and note has no effect. An owner that holds a shared lock cannot lock it
+//! exclusively ([`Error::WouldDeadlock`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, Weak};
@@ -12,61 +16,62 @@ use crate::guard::{Guard, HeldClaim};
 use crate::shared::Core;
 use crate::{Error, Key, Mode};
 
-/// Where owners stand that hold a lock of this manager, or are about to.
+/// The owners that hold a lock of this manager, or are acquiring one.
 #[derive(Default)]
-pub(crate) struct Entrances(StdMutex<Owners>);
+pub(crate) struct ReentryTable(StdMutex<Owners>);
 
 /// By owner and lock.
 type Owners = HashMap<(Arc<str>, Key), Arc<Slot>>;
 
-/// What the owner holds there, if anything. Locked while it is being acquired, so that two tasks
-/// of one owner do not wait for each other at the backend.
+/// The claim that the owner holds, if any. Locked while it is being acquired, so that two tasks of one
+/// owner do not wait for each other at the backend.
 type Slot = AsyncMutex<Weak<HeldClaim>>;
 
-/// An owner, and the table in which its manager finds it.
+/// The name of an owner, and its manager's table.
 #[derive(Clone)]
 pub(crate) struct Owner {
     name: Arc<str>,
-    entrances: Arc<Entrances>,
+    table: Arc<ReentryTable>,
 }
 
 impl Owner {
-    pub(crate) fn new(name: String, entrances: &Arc<Entrances>) -> Self {
-        Self { name: name.into(), entrances: entrances.clone() }
+    pub(crate) fn new(name: String, table: &Arc<ReentryTable>) -> Self {
+        Self { name: name.into(), table: table.clone() }
     }
 
     /// How many owners are in the table, each once for every lock.
     #[cfg(test)]
     pub(crate) fn known(&self) -> usize {
-        self.entrances.owners().len()
+        self.table.owners().len()
     }
 }
 
-/// An owner at a lock: its entry in the table, which is there as long as one of these is.
-struct Entrance {
-    entrances: Arc<Entrances>,
+/// A reference to the entry of an owner and a lock; the last one that is dropped removes the entry.
+struct TableEntry {
+    table: Arc<ReentryTable>,
     at: (Arc<str>, Key),
     slot: Option<Arc<Slot>>,
 }
 
-impl Entrances {
+impl ReentryTable {
     fn owners(&self) -> MutexGuard<'_, Owners> {
         locked(&self.0)
     }
 }
 
-impl Entrance {
+impl TableEntry {
     fn new(owner: &Owner, key: &Key) -> (Self, Arc<Slot>) {
         let at = (owner.name.clone(), key.clone());
-        let entrances = owner.entrances.clone();
-        let slot = entrances.owners().entry(at.clone()).or_default().clone();
-        (Self { entrances, at, slot: Some(slot.clone()) }, slot)
+        let table = owner.table.clone();
+        let slot = table.owners().entry(at.clone()).or_default().clone();
+        (Self { table, at, slot: Some(slot.clone()) }, slot)
     }
 }
 
-impl Drop for Entrance {
+impl Drop for TableEntry {
     fn drop(&mut self) {
-        let mut owners = self.entrances.owners();
+        let mut owners = self.table.owners();
+        // Then the table's is the only one, unless another reference is in use.
         self.slot = None;
         if owners.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
             owners.remove(&self.at);
@@ -74,7 +79,7 @@ impl Drop for Entrance {
     }
 }
 
-/// Enters again, or acquires.
+/// A further guard of what the owner holds, or a new claim.
 pub(crate) async fn enter(
     core: &Arc<Core>,
     owner: &Owner,
@@ -91,7 +96,7 @@ async fn try_enter(
     waits: bool,
 ) -> Result<Option<Guard>, Error> {
     core.check_open()?;
-    let (entrance, slot) = Entrance::new(owner, &request.key);
+    let (entry, slot) = TableEntry::new(owner, &request.key);
     let mut held = match slot.try_lock() {
         Ok(held) => held,
         Err(_) if waits => slot.lock().await,
@@ -99,7 +104,7 @@ async fn try_enter(
     };
     if let Some(holding) = held.upgrade() {
         let lease = holding.lease();
-        lease.token()?;
+        lease.token()?; // what was lost is not entered again
         if request.mode == Mode::Exclusive && lease.mode() == Mode::Shared {
             return Err(Error::WouldDeadlock { name: request.key.name.to_string() });
         }
@@ -108,7 +113,7 @@ async fn try_enter(
     let wait = if waits { WaitBudget::Forever } else { WaitBudget::No };
     let guard = acquire(core, request, wait).await?;
     if let Some(guard) = &guard {
-        guard.holding().keep(entrance);
+        guard.holding().keep(entry);
         *held = Arc::downgrade(guard.holding());
     }
     Ok(guard)

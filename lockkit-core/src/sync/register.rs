@@ -1,5 +1,5 @@
-//! The register: a named value beside the locks, which a stale holder cannot overwrite. What a call
-//! costs, and when it is repeated, stands here; what a register is, in `driver.rs`.
+//! The register: a named value with a version, which a holder that lost its lock cannot overwrite. Here: what
+//! users call, and when a call is repeated. What a driver has to do is in `driver.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,28 +17,26 @@ use crate::{Error, HeldLock, Mode, Token};
 
 /// State that belongs to a name: at most 64 KiB, with a version, and with a fence.
 ///
-/// - **Fenced**: [`store_with`](Self::store_with) gives the token of a lock along. A holder that
+/// - **Fenced**: [`store_with`](Self::store_with) sends the token of a lock with the write. A holder that
 ///   lost its lock without noticing is refused ([`Error::Stale`]) from the first write of its
-///   successor on: the checked resource of the books, ready to use. What was computed from the
-///   value that was there is stored with
-///   [`compare_and_store_with`](Self::compare_and_store_with): until the successor's first write,
-///   one of the predecessor may still land between its load and its store. Use the guards of *one*
-///   lock for one register: tokens of different locks do not compare.
+///   successor on. Before that write, the old holder can still overwrite the value that the successor has
+///   loaded; so store what was computed from a loaded value with
+///   [`compare_and_store_with`](Self::compare_and_store_with). Plain `store` and `delete` are not fenced. Use the
+///   guards of *one* lock for one register: tokens of different locks do not compare, and this is not checked.
 /// - **Compared**: [`compare_and_store`](Self::compare_and_store) stores only over the version that
 ///   was read ([`Error::Conflict`] otherwise), also without a lock. Versions of a name only grow,
 ///   across deletion too.
-/// - **Durable** as the backend is. It stays for good, unless given a [`ttl`](Self::ttl). A register
-///   forgets with its server: where a failover to a replica that lags, or older data that are put
-///   back, lose the successor's write, they lose its token too, and a stale holder's write passes.
+/// - **Durable** as the backend is. It stays for good, unless given a [`ttl`](Self::ttl). Where a failover to
+///   a lagging replica or a restored backup loses the successor's write, it loses its token too, and a
+///   stale holder's write passes.
 /// - **A lost answer** is asked for again, for half a minute at most and no longer than the guard is
 ///   valid; a write that was done already is then known by its id, and not done twice. An error
 ///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where
 ///   another client overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
 ///   again after theirs; one that compares or is fenced never is.)
 /// - **Round trips**: one for each call on memory, SQLite, PostgreSQL, MySQL and Redis. ZooKeeper and
-///   etcd take one for a write by the process that wrote last, and two to four otherwise, as their
-///   pages say.
-/// - Any backend has registers, but a quorum and a mirror; see
+///   etcd take one for a write by the process that wrote last, and two to four otherwise.
+/// - A quorum and a mirror have no registers; see
 ///   [`Capabilities::registers`](crate::Capabilities::registers).
 ///
 /// A name is 1 to 512 bytes, as a lock's; `lockkit.` at its beginning is reserved. A register has
@@ -61,8 +59,8 @@ use crate::{Error, HeldLock, Mode, Token};
 /// assert_eq!(entry.value, b"event 41");
 /// cursor.compare_and_store_with(&successor, entry.version, "event 42").await?;
 ///
-/// // The first one wakes up, and does no harm.
-/// assert!(cursor.store_with(&stale, "event 42").await.is_err());
+/// // The first one continues, and does no harm.
+/// assert!(cursor.store_with(&stale, "event 41, again").await.is_err());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -74,7 +72,7 @@ pub struct Register {
     ttl: Option<Duration>,
 }
 
-/// How long a call without a guard is repeated while the backend does not answer.
+/// For how long a call is repeated while the backend does not answer; a fenced one also ends with its guard.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Register {
@@ -95,7 +93,7 @@ impl Register {
     }
 
     /// The value with its version and the highest token of its writers; `None` when there is none:
-    /// never stored, deleted, or over.
+    /// never stored, deleted, or expired.
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
@@ -156,9 +154,9 @@ impl Register {
         self.write(Some(value.as_ref()), expect.into(), Fence::Lock(lock)).await
     }
 
-    /// As [`store_with`](Self::store_with), for who was handed the token of a lock and has no guard:
-    /// another process, a service. Nothing checks here whether that lock is still held, nor whether
-    /// it was held alone.
+    /// As [`compare_and_store_with`](Self::compare_and_store_with), for a caller that has the token of a lock and
+    /// no guard, such as another process or a service. Whether that lock is still held, and exclusively, is not
+    /// checked.
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
@@ -196,16 +194,16 @@ impl Register {
         self.write(None, Precondition::Anything, Fence::Lock(lock)).await.map(drop)
     }
 
-    /// Returns what is there once its version is not `after`: at once when it changed before this
-    /// asked. `None` stands for no value, in both. Versions in between may be skipped. While the
-    /// backend is out of reach, this goes on trying.
+    /// Waits until the version is another one than `known`, and returns what is stored then: at once when it is
+    /// another one already. In argument and result, `None` stands for no value. Versions in between may be
+    /// skipped. While the backend is unreachable, this goes on trying.
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
-    pub async fn changed(&self, after: Option<Version>) -> Result<Option<RegisterEntry>, Error> {
+    pub async fn changed(&self, known: Option<Version>) -> Result<Option<RegisterEntry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        self.core.repeat(WATCH, None, || registers.changed(&at, after)).await
+        self.core.repeat(WATCH, None, || registers.changed(&at, known)).await
     }
 
     /// The value now, and then each time that it has changed. Values that were there for a short
@@ -247,7 +245,7 @@ impl Register {
             let (at, write) = (&at, Write { repeated: attempts > 1, ..write.clone() });
             async move {
                 let Some(lock) = lock else { return registers.write(at, &write).await };
-                lock.token()?;
+                lock.token()?; // nothing is sent for a lock that was lost
                 lock.within(registers.write(at, &write)).await
             }
         };
@@ -290,8 +288,8 @@ impl Register {
         let token = lock.token()?;
         if lock.mode() != Mode::Exclusive {
             return Err(Error::config(
-                "only a lock that is held alone fences: readers, and holders of permits, may work \
-                 beside each other whatever their tokens",
+                "only a lock that is held exclusively fences: readers, and holders of permits, may work \
+                 at the same time whatever their tokens",
             ));
         }
         let same_backend = lock.registry.backend() == self.core.backend();

@@ -1,4 +1,5 @@
-//! The semaphore: so many permits, each of which comes back by itself when its holder dies.
+//! The semaphore: a number of permits, each of which is released by itself when its holder dies. Its limit is
+//! fixed (every client names the same one) or resizable (stored in the backend, and remembered by a handle).
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
@@ -36,13 +37,13 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode, Space};
 pub struct Semaphore {
     handle: Handle,
     limit: u32,
-    /// What was last heard of the limit, where that is the backend's.
-    known: Option<KnownLimit>,
+    /// `Some` on a [`resizable`](Self::resizable) handle.
+    remembered: Option<RememberedLimit>,
 }
 
 impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str, limit: u32) -> Self {
-        Self { handle: Handle::new(core, name, None), limit, known: None }
+        Self { handle: Handle::new(core, name, None), limit, remembered: None }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -54,7 +55,7 @@ impl Semaphore {
     /// The same semaphore with a limit that lives in the backend, under the semaphore's name, for
     /// good, as durable as a register. No I/O.
     ///
-    /// - The first use gives it the limit of this handle, or the one that it is in use with. From
+    /// - The first use stores the limit of this handle, or the one under which it has claims already. From
     ///   there on only [`resize`](crate::LockAdmin::resize) changes it, for all handles everywhere.
     /// - A request for more permits than the limit is no error: it waits until the limit is raised,
     ///   and those behind it wait with it.
@@ -84,7 +85,7 @@ impl Semaphore {
     /// ```
     pub fn resizable(mut self) -> Self {
         self.handle.options.resizable = true;
-        self.known.get_or_insert_default();
+        self.remembered.get_or_insert_default();
         self
     }
 
@@ -95,8 +96,8 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping it does no harm.
     pub async fn limit(&self) -> Result<u32, Error> {
-        match &self.known {
-            Some(_) => self.ask(PATIENCE).await,
+        match &self.remembered {
+            Some(_) => self.read_limit(PATIENCE).await,
             None => Ok(self.limit),
         }
     }
@@ -123,8 +124,8 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
-        self.try_acquire_many_for(1, limit).await
+    pub async fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Guard>, Error> {
+        self.try_acquire_many_for(1, timeout).await
     }
 
     /// Waits for this many permits at once: all or none.
@@ -150,13 +151,13 @@ impl Semaphore {
     pub async fn try_acquire_many_for(
         &self,
         permits: u32,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<Option<Guard>, Error> {
-        self.take(permits, WaitBudget::For(limit)).await
+        self.take(permits, WaitBudget::For(timeout)).await
     }
 
-    /// How many permits are not out: none while more are out than the limit. Those who wait may
-    /// want more than that. One round trip; two on a [`resizable`](Self::resizable) handle.
+    /// How many permits are not held: 0 while more are held than the limit. A waiter may be at the front of
+    /// the queue all the same, for more permits than these. One round trip; two on a [`resizable`](Self::resizable) handle.
     ///
     /// # Cancel safety
     /// Dropping it does no harm.
@@ -212,7 +213,7 @@ impl Semaphore {
     /// As [`run`](Self::run).
     pub fn try_run_for<T, E, F, Fut>(
         &self,
-        limit: Duration,
+        timeout: Duration,
         work: F,
     ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
@@ -222,7 +223,7 @@ impl Semaphore {
     {
         let this = self.clone();
         async move {
-            match this.try_acquire_for(limit).await? {
+            match this.try_acquire_for(timeout).await? {
                 Some(guard) => guard.run(work).await.map(Some),
                 None => Ok(None),
             }
@@ -230,19 +231,19 @@ impl Semaphore {
     }
 }
 
-/// How long the limit is asked for while the backend does not answer.
+/// For how long [`Semaphore::limit`] reads the limit while the backend does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often in a row a limit may turn out to be old before that is taken for a fault.
-const CHANGES: u32 = 100;
+/// How many times in a row a remembered limit may be stale before that is an error.
+const MAX_STALE_LIMITS: u32 = 100;
 
-/// What was last heard of a limit, for a handle and its clones.
-type KnownLimit = Arc<StdMutex<Option<u32>>>;
+/// The limit as it was read last, for a handle and its clones; `None` until it was read.
+type RememberedLimit = Arc<StdMutex<Option<u32>>>;
 
 impl Semaphore {
-    /// Takes permits under the limit that was heard of; again under another one when that is old.
+    /// Takes permits under the remembered limit; again under the present one when that is stale.
     async fn take(&self, permits: u32, wait: WaitBudget) -> Result<Option<Guard>, Error> {
-        let Some(known) = &self.known else {
+        let Some(remembered) = &self.remembered else {
             let mode = Mode::Permits { permits, limit: self.limit };
             return self.handle.acquire(mode, "semaphore", wait).await;
         };
@@ -251,41 +252,49 @@ impl Semaphore {
             WaitBudget::For(time) => Instant::now().checked_add(time),
             WaitBudget::No | WaitBudget::Forever => None,
         };
-        for _ in 0..CHANGES {
-            let (remaining, patience) = match (wait, until) {
+        let mut stale = 0;
+        while stale < MAX_STALE_LIMITS {
+            let (wait, patience) = match (wait, until) {
+                (WaitBudget::No | WaitBudget::For(Duration::ZERO), _) => {
+                    (WaitBudget::No, Duration::ZERO)
+                }
                 (WaitBudget::For(_), Some(until)) => {
                     let remaining = until.saturating_duration_since(Instant::now());
                     (WaitBudget::For(remaining), remaining.min(PATIENCE))
                 }
-                (WaitBudget::No, _) => (wait, Duration::ZERO),
                 _ => (wait, PATIENCE),
             };
-            let heard_of = *locked(known);
-            let limit = match heard_of {
+            let known = *locked(remembered);
+            let limit = match known {
                 Some(limit) => limit,
-                None => match self.ask(patience).await {
-                    // The time is over, as it would be in the queue.
-                    Err(error) if until.is_some() && error.is_retryable() => return Ok(None),
-                    answer => answer?,
+                None => match self.read_limit(patience).await {
+                    Ok(limit) => limit,
+                    Err(error) if matches!(wait, WaitBudget::No) || !error.is_retryable() => {
+                        return Err(error);
+                    }
+                    // It waits through an outage, as a claim does that is to enter a queue.
+                    Err(_) if patience == PATIENCE => continue,
+                    Err(_) => return Ok(None),
                 },
             };
             let mode = Mode::Permits { permits, limit };
-            match self.handle.acquire(mode, "semaphore", remaining).await {
-                Err(Error::LimitMismatch { in_use, .. }) => *locked(known) = Some(in_use),
+            match self.handle.acquire(mode, "semaphore", wait).await {
+                Err(Error::LimitMismatch { in_use, .. }) => *locked(remembered) = Some(in_use),
                 answer => return answer,
             }
+            stale += 1;
         }
         let backend = self.handle.core.backend();
-        Err(Error::retryable(backend, "the limit changed each time that it was asked for"))
+        Err(Error::retryable(backend, "the limit was another one each time that it was used"))
     }
 
-    /// Asks the backend for the limit, which is that of this handle where it has none.
-    async fn ask(&self, patience: Duration) -> Result<u32, Error> {
+    /// Reads the limit from the backend, which takes that of this handle where it has none.
+    async fn read_limit(&self, patience: Duration) -> Result<u32, Error> {
         let key = self.handle.key(Space::Semaphore)?;
         let limit = SetLimit::IfUnset(self.limit);
         let limit = self.handle.core.set_limit(&key, limit, patience).await?;
-        if let Some(known) = &self.known {
-            *locked(known) = Some(limit);
+        if let Some(remembered) = &self.remembered {
+            *locked(remembered) = Some(limit);
         }
         Ok(limit)
     }

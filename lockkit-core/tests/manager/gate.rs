@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::BreakMode;
-use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, NeighbourWait, Space};
+use lockkit_core::{Error, HeldLock, LockManager, LossReason, MemoryDriver, NeighbourWait, Space};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::fake_gate::{FakeGate, GateMood, NEIGHBOUR};
@@ -16,6 +16,11 @@ fn gated() -> (Moody, FakeGate, LockManager) {
     let driver = Moody::new(MemoryDriver::new()).with_gate(gate.clone());
     let locks = manager_of(&driver);
     (driver, gate, locks)
+}
+
+/// Why the lock is lost, which it is within a few renewals.
+async fn loss(guard: &HeldLock) -> LossReason {
+    timeout(100 * SECOND, guard.lost()).await.expect("it is lost")
 }
 
 /// Waits for what comes soon, and does not change it.
@@ -92,27 +97,34 @@ async fn a_try_that_meets_a_neighbour_is_busy_and_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_counts_from_the_sending_of_each_request() {
-    // The gate's first answer is late: of 30 s, 9 have passed.
-    let (_driver, gate, locks) = gated();
+    // The gate's first answer is late: of 30 s, 9 have passed. The claim was renewed after that was sent.
+    let (driver, gate, locks) = gated();
+    gate.seize(3600 * SECOND);
+    let mutex = locks.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    sleep(4 * SECOND).await;
     gate.next("take", GateMood::Late(9 * SECOND));
-    let guard = locks.mutex("a").auto_renew(true).lock().await.unwrap();
+    gate.delete();
+    let guard = waiting.await.unwrap().unwrap();
+    assert_eq!(driver.calls("renew").len(), 1);
     assert!(guard.remaining() <= 21 * SECOND, "{:?}", guard.remaining());
     sleep(1500 * MS).await;
     assert!(guard.remaining() > 28 * SECOND, "it was renewed soon: {:?}", guard.remaining());
     guard.release().await.unwrap();
-    // The answer to a renewal is late.
+    // The answer to a renewal is late, and again the claim is renewed meanwhile.
     let (driver, gate, locks) = gated();
     let guard = locks.mutex("a").lock().await.unwrap();
     gate.next("keep", GateMood::Late(4 * SECOND));
-    sleep(10 * SECOND + 4100 * MS).await;
-    assert_eq!(gate.calls("keep"), 1);
+    sleep(12 * SECOND).await;
+    gate.always("keep", GateMood::FailBefore);
+    assert!(guard.renew().await.unwrap_err().is_retryable(), "nothing is known of the gate");
+    sleep(2100 * MS).await;
     assert!(guard.remaining() <= 26 * SECOND, "{:?}", guard.remaining());
     assert!(guard.remaining() > 24 * SECOND, "{:?}", guard.remaining());
     // From now on nothing is answered: it ends before the gate does.
-    gate.always("keep", GateMood::FailBefore);
     driver.always("renew", Mood::FailBefore);
     let owner = gate.owner();
-    guard.lost().await;
+    loss(&guard).await;
     assert_eq!(gate.owner(), owner, "the gate's lease runs yet");
 }
 
@@ -139,7 +151,7 @@ async fn renewals_keep_both_and_either_one_lost_ends_the_guard() {
     assert!(gate.calls("keep").abs_diff(renewals) <= 1, "{}", gate.calls("keep"));
     // The claim is renewed, the gate is not.
     gate.always("keep", GateMood::FailBefore);
-    let reason = guard.lost().await;
+    let reason = loss(&guard).await;
     assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
     assert!(gate.owner().is_some(), "it ended before the gate");
     drop(guard);
@@ -147,7 +159,7 @@ async fn renewals_keep_both_and_either_one_lost_ends_the_guard() {
     let guard = locks.mutex("a").lock().await.unwrap();
     // The gate is renewed, the claim is not.
     driver.always("renew", Mood::FailBefore);
-    guard.lost().await;
+    loss(&guard).await;
     assert_eq!(claims(&driver, "a").await, 1, "it ended before the claim");
     assert!(gate.owner().is_some());
 }
@@ -176,7 +188,7 @@ async fn a_gate_that_is_gone_or_anothers_is_a_loss_and_is_not_made_again() {
             false => gate.delete(),
         }
         let began = Instant::now();
-        assert_eq!(guard.lost().await, LossReason::Neighbour);
+        assert_eq!(loss(&guard).await, LossReason::Neighbour);
         assert!(began.elapsed() <= 11 * SECOND, "at the next renewal");
         assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Neighbour, .. })));
         let takes = gate.calls("take");
@@ -289,7 +301,7 @@ async fn a_break_leaves_the_gate_until_the_holder_lets_go_or_its_lease_is_over()
         assert!(
             admin.break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap()
         );
-        let reason = guard.lost().await;
+        let reason = loss(&guard).await;
         assert!(matches!(reason, LossReason::Broken(_)), "{reason:?}");
         sleep(SECOND).await;
         assert!(gate.owner().is_some());
@@ -330,7 +342,7 @@ async fn the_longest_hold_counts_from_the_moment_at_which_both_are_had() {
     gate.delete();
     let guard = waiting.await.unwrap().unwrap();
     let granted = Instant::now();
-    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert_eq!(loss(&guard).await, LossReason::MaxHold);
     assert_eq!(granted.elapsed(), 20 * SECOND);
     until(async || gate.owner().is_none() && claims(&driver, "a").await == 0).await;
     drop(guard);

@@ -325,6 +325,11 @@ impl LockDriver for Moody {
         self.inner.clock()
     }
 
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (inner, key) = (self.inner.clone(), key.clone());
+        self.call("resize", 0, async move { inner.resize(&key, limit).await }).await
+    }
+
     fn gate(&self) -> Option<&dyn Gate> {
         self.gate.as_ref().map(|gate| gate as &dyn Gate)
     }

@@ -1,9 +1,11 @@
 //! What the primitives made of locks and registers promise where somebody is slow: a participant
 //! that leaves late, a count that is stored late, a decision that is made late.
 
+use std::time::Duration;
+
 use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, LossReason, Space};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::moody::Mood;
 use super::{MS, SECOND, claims, locks, manager_of, settle};
@@ -119,4 +121,32 @@ async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
     let done = next.run(async |lock| lock.token()).await.unwrap();
     assert!(done > token);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "it was released again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_while_the_limit_is_read_is_neither_no_permit_nor_the_end_of_a_wait() {
+    let (driver, locks) = locks();
+    driver.always("resize", Mood::FailBefore);
+    let pool = || locks.semaphore("pool", 2).resizable();
+    // What waits for nothing says that the backend did not answer.
+    pool().try_acquire().await.expect_err("it cannot know the limit");
+    pool().try_acquire_for(Duration::ZERO).await.expect_err("it cannot know the limit");
+    let work = async |_| Ok::<_, Error>(());
+    pool().try_run(work).await.expect_err("it cannot know the limit");
+    // What waits goes on for as long as it would for a permit.
+    let begun = Instant::now();
+    let limit = Duration::from_secs(300);
+    assert!(
+        pool().try_acquire_for(limit).await.expect("a time that is over is no error").is_none()
+    );
+    assert!(begun.elapsed() > limit / 2, "it ended after {:?}", begun.elapsed());
+    let waits = [pool(), pool()].map(|pool| tokio::spawn(async move { pool.acquire().await }));
+    let bounded = pool();
+    let bounded = tokio::spawn(async move { bounded.try_acquire_for(limit).await });
+    sleep(100 * SECOND).await;
+    driver.recovers("resize");
+    for waiter in waits {
+        waiter.await.unwrap().expect("it outlives an outage").release().await.unwrap();
+    }
+    assert!(bounded.await.unwrap().unwrap().is_some());
 }

@@ -17,26 +17,26 @@ local function break_claim()
   if queue.single and queue.single.token ~= ARGV[1] then return 0 end
   write_first(queue)
   open(queue)
-  local id, c
-  for _, each in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
-    local claim = read_claim(queue, each)
-    if claim.token == ARGV[1] then id, c = each, claim end
+  local c
+  for _, sequence in ipairs(sequences(queue)) do
+    local each = read_claim(queue, sequence)
+    if each.token == ARGV[1] then c = each end
   end
-  if id then
-    redis.call('HSET', queue.broken, id, ARGV[3], 'last', ARGV[3])
+  if c then
+    redis.call('HSET', queue.broken, c.id, ARGV[3], 'last', ARGV[3])
     local keep = math.max(60000, c.hold + 1, c.wait + 1, redis.call('PTTL', queue.broken))
     redis.call('PEXPIRE', queue.broken, string.format('%.0f', keep))
-    notify(c.client, 'poll ' .. id, queue)
+    notify(c.client, 'poll ' .. c.id, queue)
     if ARGV[2] == 'forced' then
-      remove(queue, id)
+      remove(queue, c)
       promote(queue)
     else
       c.broken = '1'
-      write_claim(queue, id, c)
+      write_claim(queue, c)
     end
   end
   close(queue)
-  return id and 1 or 0
+  return c and 1 or 0
 end
 
 return speak(attempt(break_claim))

@@ -15,11 +15,11 @@ local function downgrade()
   open(queue)
   local answer = renew(queue, ARGV[1], ARGV[2], ARGV[3])
   if type(answer) == 'string' then
-    local c = read_claim(queue, ARGV[1])
+    local c = find_claim(queue, ARGV[1])
     if c.mode == 'x' then
       queue.weight = queue.weight - c.weight + 1
       c.mode, c.weight = 's', 1
-      write_claim(queue, ARGV[1], c)
+      write_claim(queue, c)
       promote(queue, ARGV[1])
     end
   end

@@ -6,7 +6,7 @@ local function acquire_again(queue, id, hold, wait, try)
   if type(state) == 'string' then return state end
   if not state[2] then return { 'broken', state[1] } end
   if not try then return { 'waits', state[1], state[2] } end
-  remove(queue, id)
+  remove(queue, find_claim(queue, id))
   promote(queue, id)
   return { 'busy' }
 end
@@ -41,15 +41,15 @@ local function acquire(key, counter, text, ttl, token, options, taken)
   end
   open(queue, id)
 
-  if redis.call('ZRANK', queue.claims, id) then
+  if redis.call('HEXISTS', key, id) == 1 then
     local answer = acquire_again(queue, id, hold, wait, try)
     close(queue)
     return answer
   end
 
-  local length = redis.call('ZCARD', queue.claims)
-  if length == 0 then
-    redis.call('DEL', queue.key, queue.claims, queue.ends)
+  if queue.count == 0 then
+    redis.call('DEL', queue.key)
+    queue.expires = 0
     if exclusive then return take_single() end
     queue.capacity = mode == 'p' and fixed_limit(queue) or capacity
   end
@@ -59,20 +59,18 @@ local function acquire(key, counter, text, ttl, token, options, taken)
     return { 'limit', in_use }
   end
 
-  if try and (length > queue.holders or queue.weight + weight > capacity) then
+  local holds = queue.count == queue.holders and queue.weight + weight <= capacity
+  if try and not holds then
     close(queue)
     return { 'busy' }
   end
 
-  local chosen = next_token(counter, token)
-  write_claim(queue, id, { mode = exclusive and 'x' or mode, token = chosen, weight = weight, hold = hold,
-                          wait = wait, client = client, queued = now_us, held = '0',
-                          broken = '0', label = label })
-  append(queue, id, client)
-  set_end(queue, id, wait)
+  local answer = next_token(counter, token)
+  local c = { id = id, mode = exclusive and 'x' or mode, token = answer, weight = weight, hold = hold, wait = wait,
+              client = client, queued = string.sub(padded(now_us), -16), held = WAITING, broken = '0', label = label }
+  append(queue, c, holds and hold or wait)
   promote(queue, id)
-  local answer = chosen
-  if length >= queue.holders then
+  if c.sequence >= queue.waiter then
     local state = renew(queue, id, hold, wait)
     answer = { 'waits', state[1], state[2] }
   end

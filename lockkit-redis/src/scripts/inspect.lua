@@ -23,12 +23,12 @@ local function inspect()
       c.wait, c.client, since, since, '0', c.label }, ' ') }
   elseif queue.kind == 'hash' then
     state[3], state[4] = queue.capacity, queue.holders
-    for rank, id in ipairs(in_order(queue)) do
-      local ends, c = redis.call('ZSCORE', queue.ends, id), read_claim(queue, id)
-      -- Without an end it lasts as `restore` says, at the next operation, and never longer (see `set_back`).
-      local ttl = tonumber(rank <= state[4] and c.hold or c.wait)
-      local left = ends and math.min(ends - now, ttl) or ttl
-      state[#state + 1] = { left, redis.call('HGET', KEYS[1], id) }
+    for _, sequence in ipairs(sequences(queue)) do
+      local c = read_claim(queue, sequence)
+      -- Never longer than `prune` would let it last.
+      local left = math.min(c.ends - now, tonumber(c.holds and c.hold or c.wait))
+      state[#state + 1] = { left, table.concat({ c.mode, c.token, string.format('%.0f', c.weight), c.hold, c.wait,
+        c.client, c.queued, c.held, c.broken, c.label }, ' ') }
     end
   end
   return state

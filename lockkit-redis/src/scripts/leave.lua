@@ -6,9 +6,11 @@ local function release(key, id)
   if queue.kind == 'none' then return 3 end
   write_first(queue)
   open(queue)
-  local removed = remove(queue, id)
-  if removed then promote(queue) end
-  local left = redis.call('ZCARD', queue.claims)
+  local c = find_claim(queue, id)
+  if c then
+    remove(queue, c)
+    promote(queue)
+  end
   close(queue)
-  return removed and 1 or (left > 0 and 2 or 3)
+  return c and 1 or (queue.count > 0 and 2 or 3)
 end

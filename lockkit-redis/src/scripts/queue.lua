@@ -2,18 +2,23 @@
 -- operation includes it behind its fast path, so that this code runs only where it is needed.
 --
 -- A queue has two forms. One exclusive claim without waiters is one string at the lock's key:
--- "TOKEN ID HOLD_MS WAIT_MS CLIENT LABEL", which Redis itself expires. Every other queue is
---   the lock's key   hash: `holders`, `weight` (of the holders), `capacity`, `next` (position), `at` (the
---                    millisecond in which leases were last set), and for each claim a field with its id as
---                    the name: "MODE TOKEN WEIGHT HOLD_MS WAIT_MS CLIENT QUEUED_US HELD_US BROKEN LABEL".
---                    Where messages are refused also `muted` (the first position of a client that
---                    publishes none) and `unpublished` (the last message about this queue was not sent)
---   ….queue….        sorted set: claims by their position
---   ….ends….         sorted set: claims by the millisecond at which their lease ends
+-- "TOKEN ID HOLD_MS WAIT_MS CLIENT LABEL", which Redis itself expires. Every other queue is a hash there:
+--   for each claim  the field SEQUENCE, its sequence number: the order of the queue.
+--                   "END_MS ID MODE TOKEN HELD_US QUEUED_US BROKEN WEIGHT HOLD_MS WAIT_MS CLIENT LABEL", up to
+--                   BROKEN in fixed widths: 13, 32, 1, 19, 16, 16, 1 (pass.lua relies on them)
+--                   the field ID: its sequence number
+--   `waiter`, `next`  the sequence number of the first waiter (or `next`), and that of the next claim
+--   `count`, `holders`, `weight`, `capacity`   of claims; of those that hold, and their weight; what that may be
+--   `soonest`       the millisecond before which no lease ends: that of some claim, as it was once
+--   `expires`, `at` the millisecond at which the key expires; that in which leases were last set
+--   `longest`       the longest WAIT_MS that any claim had
+--   `gaps`          the numbers behind `waiter` of claims that have left, as JSON
+--   `muted`, `unpublished`  where messages are refused: the first number of a client that publishes none; the
+--                   last message about this queue was not sent
 -- A semaphore with a fixed limit has it in the string ….limit…., which stays.
--- The first three expire with the last lease, or some seconds later, and are deleted with the last claim. The holders are the
--- first `holders` of ….queue….. The other keys differ from the lock's own in their first word and share
--- its hash tag, so that they are in the same slot.
+-- The hash expires with the last lease, or some seconds later, and is deleted with the last claim. The holders are
+-- those before `waiter`. The other keys differ from the lock's own in their first word and share its hash tag,
+-- so that they are in the same slot.
 --
 -- HOLD_MS and WAIT_MS are the longest that the claim was renewed with: no lease lasts longer from now on,
 -- unless the server's clock was ahead when it was set. An operation that finds such a lease sets it back.
@@ -22,22 +27,22 @@
 -- messages. LABEL is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock. Tokens
 -- are text of 19 digits, whatever the clock shows: text of one width compares as the numbers do, and
 -- Lua's own numbers end at 2^53.
---
--- Any of the keys may be gone (evicted, or deleted by hand): without the lock's own key there is no
--- queue, and what else it had is restored.
 
 local function names(key)
   local head, tail = string.match(key, '^(lockkit:%a+)(:.*)$')
-  return { key = key, claims = head .. '.queue' .. tail, ends = head .. '.ends' .. tail,
-           broken = head .. '.broken' .. tail, limit = head .. '.limit' .. tail,
-           holders = 0, weight = 0, next = 1 }
+  return { key = key, broken = head .. '.broken' .. tail, limit = head .. '.limit' .. tail, waiter = 1, next = 1, count = 0,
+           holders = 0, weight = 0, soonest = FAR, expires = 0, at = 0, longest = 0, last = 0, gaps = {} }
 end
 
 -- When memory is full (`maxmemory`), Redis refuses the first write of a script unless it takes no
 -- memory, and none of the later ones. An operation that must get through begins with this write, which
--- changes nothing.
+-- changes nothing, whatever there is at that key.
 local function write_first(queue)
-  redis.call('ZREM', queue.ends, '')
+  redis.pcall('HDEL', queue.broken, '')
+end
+
+local function padded(digits)
+  return string.rep('0', 19 - #digits) .. digits
 end
 
 -- The claim of a queue that is one string; nothing when the text is not one.
@@ -49,47 +54,68 @@ local function unpack_single(text)
   end
 end
 
-local function unpack_claim(text)
-  local mode, token, weight, hold, wait, client, queued, held, broken, label = string.match(text,
-    '^(%a) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d) (.*)$')
-  if not mode then error('a claim of unknown form') end
-  return { mode = mode, token = token, weight = tonumber(weight), hold = hold, wait = wait, client = client,
-           queued = queued, held = held, broken = broken, label = label }
+local function read_claim(queue, sequence)
+  local text = redis.call('HGET', queue.key, sequence)
+  if not text then return end
+  local ends, id, mode, token, held, queued, broken, weight, hold, wait, client, label = string.match(text,
+    '^(%d+) (%x+) (%a) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  if not ends then error('a claim of unknown form') end
+  sequence = tonumber(sequence)
+  return { sequence = sequence, holds = sequence < queue.waiter, ends = tonumber(ends), id = id, mode = mode, token = token,
+           held = held, queued = queued, broken = broken, weight = tonumber(weight), hold = hold,
+           wait = wait, client = client, label = label }
 end
 
-local function write_claim(queue, id, c)
-  redis.call('HSET', queue.key, id, table.concat({ c.mode, c.token, string.format('%d', c.weight),
-    c.hold, c.wait, c.client, c.queued, c.held, c.broken, c.label }, ' '))
+local function find_claim(queue, id)
+  local sequence = redis.call('HGET', queue.key, id)
+  return sequence and read_claim(queue, sequence)
 end
 
-local function read_claim(queue, id)
-  local text = redis.call('HGET', queue.key, id)
-  return text and unpack_claim(text)
+local function write_claim(queue, c)
+  redis.call('HSET', queue.key, c.sequence, table.concat({ string.format('%013.0f', c.ends), c.id, c.mode, c.token,
+    c.held, c.queued, c.broken, string.format('%.0f', c.weight), c.hold, c.wait, c.client, c.label }, ' '))
 end
 
--- Leases end on whole milliseconds; the one that has begun does not count.
-local function set_end(queue, id, ttl)
-  redis.call('ZADD', queue.ends, string.format('%.0f', now + 1 + ttl), id)
+-- The sequence numbers of all claims, in their order.
+local function sequences(queue)
+  local found = {}
+  for _, field in ipairs(redis.call('HKEYS', queue.key)) do
+    found[#found + 1] = #field < 32 and tonumber(field) or nil
+  end
+  table.sort(found)
+  return found
+end
+
+local function note_end(queue, ends)
+  queue.soonest, queue.last = math.min(queue.soonest, ends), math.max(queue.last, ends)
+end
+
+-- Leases end on whole milliseconds; the one that has begun does not count. `write_claim` follows.
+local function set_end(queue, c, ttl)
+  c.ends = math.min(now + 1 + ttl, FAR)
+  note_end(queue, c.ends)
 end
 
 local function is_muted(client)
   return string.sub(client, 1, 1) == '-'
 end
 
--- Adds a claim at the end.
-local function append(queue, id, client)
-  redis.call('ZADD', queue.claims, string.format('%.0f', queue.next), id)
-  if is_muted(client) and not queue.muted then queue.muted = queue.next end
-  queue.next = queue.next + 1
+-- Adds a claim at the end, with a lease of so many ms.
+local function append(queue, c, ttl)
+  c.sequence, queue.next, queue.count = queue.next, queue.next + 1, queue.count + 1
+  queue.longest = math.max(queue.longest, c.wait)
+  if is_muted(c.client) and not queue.muted then queue.muted = c.sequence end
+  set_end(queue, c, ttl)
+  write_claim(queue, c)
+  redis.call('HSET', queue.key, c.id, c.sequence)
 end
 
--- The first claim, from this rank on, whose client publishes nothing.
-local function find_muted(queue, rank)
+-- The first claim behind this number whose client publishes nothing.
+local function find_muted(queue, behind)
   queue.muted = nil
-  for _, id in ipairs(redis.call('ZRANGE', queue.claims, rank, -1)) do
-    local c = read_claim(queue, id)
-    if c and is_muted(c.client) then
-      queue.muted = tonumber(redis.call('ZSCORE', queue.claims, id))
+  for _, sequence in ipairs(sequences(queue)) do
+    if sequence > behind and is_muted(read_claim(queue, sequence).client) then
+      queue.muted = sequence
       return
     end
   end
@@ -117,95 +143,71 @@ end
 
 -- The string becomes a hash.
 local function expand(queue)
-  local c = queue.single
-  local left = left_of_single(queue.key, c)
-  redis.call('DEL', queue.key, queue.claims, queue.ends)
-  local since = string.sub(c.token, -16) -- the token is when it was taken, as good as always
-  write_claim(queue, c.id, { mode = 'x', token = c.token, weight = CAPACITY, hold = c.hold, wait = c.wait,
-                            client = c.client, queued = since, held = since, broken = '0', label = c.label })
-  append(queue, c.id, c.client)
-  redis.call('ZADD', queue.ends, string.format('%.0f', now + 1 + left), c.id)
-  queue.holders, queue.weight, queue.capacity = 1, tonumber(CAPACITY), tonumber(CAPACITY)
+  local c, left = queue.single, left_of_single(queue.key, queue.single)
+  redis.call('DEL', queue.key)
+  c.mode, c.weight, c.broken = 'x', tonumber(CAPACITY), '0'
+  c.held = string.sub(c.token, -16) -- the token is when it was taken, as good as always
+  c.queued = c.held
+  append(queue, c, left)
+  queue.waiter, queue.holders, queue.weight, queue.capacity = queue.next, 1, c.weight, c.weight
 end
 
--- Removes a claim; false when it is not there. `promote` follows.
-local function remove(queue, id)
-  local rank = redis.call('ZRANK', queue.claims, id)
-  if not rank then return false end
-  if rank < queue.holders then
-    queue.holders = queue.holders - 1
-    queue.weight = queue.weight - read_claim(queue, id).weight
+-- How many of the gaps are before this number.
+local function gaps_before(queue, sequence)
+  local least, most = 0, #queue.gaps
+  while least < most do
+    local middle = math.ceil((least + most) / 2)
+    if queue.gaps[middle] < sequence then least = middle else most = middle - 1 end
   end
-  local first_muted = queue.muted and tonumber(redis.call('ZSCORE', queue.claims, id)) == queue.muted
-  carried[id] = nil -- promoted by this very call, perhaps
-  redis.call('HDEL', queue.key, id)
-  redis.call('ZREM', queue.claims, id)
-  redis.call('ZREM', queue.ends, id)
-  if first_muted then find_muted(queue, rank) end
-  return true
+  return least
+end
+
+-- Removes a claim. `promote` follows.
+local function remove(queue, c)
+  queue.count = queue.count - 1
+  if c.holds then
+    queue.holders, queue.weight = queue.holders - 1, queue.weight - c.weight
+  elseif c.sequence == queue.next - 1 then
+    queue.next = c.sequence
+  else
+    table.insert(queue.gaps, gaps_before(queue, c.sequence) + 1, c.sequence)
+    queue.has_left = true
+  end
+  carried[c.id] = nil -- promoted by this very call, perhaps
+  redis.call('HDEL', queue.key, c.sequence, c.id)
+  if queue.muted == c.sequence then find_muted(queue, c.sequence) end
 end
 
 -- Promotes the claims that hold now, and tells their clients; not that of `mine`, which the answer to
 -- this call is about.
 local function promote(queue, mine)
-  while true do
-    local id = redis.call('ZRANGE', queue.claims, queue.holders, queue.holders)[1]
-    if not id then return end
-    local c = read_claim(queue, id)
-    if queue.weight + c.weight > queue.capacity then
+  local promoted
+  while queue.waiter < queue.next do
+    local c = read_claim(queue, queue.waiter)
+    if c and queue.weight + c.weight > queue.capacity then
       -- Usually the next one learns that it is the next from its own renewal. When the one before
       -- it may end sooner than that, it gets a message.
-      local last = queue.notified and read_claim(queue, queue.notified)
-      if last and id ~= mine and tonumber(last.hold) * 3 < tonumber(c.wait) then
-        notify(c.client, 'poll ' .. id, queue)
+      if promoted and c.id ~= mine and tonumber(promoted.hold) * 3 < tonumber(c.wait) then
+        notify(c.client, 'poll ' .. c.id, queue)
       end
       return
     end
-    queue.holders = queue.holders + 1
-    queue.weight = queue.weight + c.weight
-    c.held = now_us
-    write_claim(queue, id, c)
-    set_end(queue, id, c.hold)
-    if id ~= mine then
-      queue.notified = id
-      tell(c.client, id, c.token, queue)
-    end
-  end
-end
-
--- The claims of a queue in their order, which is also that of their tokens.
-local function in_order(queue)
-  local ids = redis.call('ZRANGE', queue.claims, 0, -1)
-  if ids[1] then return ids end
-  local fields, tokens = redis.call('HGETALL', queue.key), {}
-  for i = 1, #fields, 2 do
-    if #fields[i] == 32 then
-      ids[#ids + 1] = fields[i]
-      tokens[fields[i]] = unpack_claim(fields[i + 1]).token
-    end
-  end
-  table.sort(ids, function(a, b) return tokens[a] < tokens[b] end)
-  return ids
-end
-
--- Restores the positions, or the ends, of a queue that has lost them. When its leases end is not known
--- any more: each of them lasts for a whole ttl from now.
-local function restore(queue)
-  local ids = in_order(queue)
-  if redis.call('EXISTS', queue.claims) == 0 then
-    queue.next, queue.muted = 1, nil
-    for _, id in ipairs(ids) do append(queue, id, read_claim(queue, id).client) end
-  end
-  if redis.call('EXISTS', queue.ends) == 0 then
-    for rank, id in ipairs(ids) do
-      local c = read_claim(queue, id)
-      set_end(queue, id, rank <= queue.holders and c.hold or c.wait)
+    queue.waiter = queue.waiter + 1
+    if c then
+      queue.holders, queue.weight = queue.holders + 1, queue.weight + c.weight
+      c.held = string.sub(padded(now_us), -16)
+      set_end(queue, c, c.hold)
+      write_claim(queue, c)
+      if c.id ~= mine then
+        promoted = c
+        tell(c.client, c.id, c.token, queue)
+      end
     end
   end
 end
 
 -- Reads what a queue has in common: `kind` is what its key is, "none" for a lock that is free. Changes
--- nothing. Nothing, and the key at fault, when one of its keys has a value that is not lockkit's.
+-- nothing. Nothing, and the key, when that has a value that is not lockkit's.
 local function find(key)
   local queue = names(key)
   queue.kind = redis.call('TYPE', key).ok
@@ -213,22 +215,17 @@ local function find(key)
     queue.single = unpack_single(redis.call('GET', key))
     if not queue.single then return nil, key end
   elseif queue.kind == 'hash' then
-    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next', 'muted', 'unpublished', 'at')
-    queue.holders, queue.weight = tonumber(meta[1]), tonumber(meta[2])
-    queue.capacity, queue.next = tonumber(meta[3]), tonumber(meta[4])
-    queue.muted, queue.unpublished, queue.at = tonumber(meta[5]), meta[6], tonumber(meta[7])
+    local words = { 'waiter', 'next', 'count', 'holders', 'weight', 'capacity', 'soonest', 'expires', 'at', 'longest' }
+    local meta = redis.call('HMGET', key, 'muted', 'unpublished', 'gaps', unpack(words))
+    for i, word in ipairs(words) do
+      queue[word] = tonumber(meta[i + 3])
+      if not queue[word] then return nil, key end
+    end
+    queue.muted, queue.unpublished = tonumber(meta[1]), meta[2]
     queue.was_muted = queue.muted
-    if not (queue.holders and queue.weight and queue.capacity and queue.next) then return nil, key end
+    if meta[3] then queue.gaps = cjson.decode(meta[3]) end
   elseif queue.kind ~= 'none' then
     return nil, key
-  end
-  for _, beside in ipairs({ queue.claims, queue.ends }) do
-    local kind = redis.call('TYPE', beside).ok
-    if kind == 'none' then
-      queue.incomplete = true
-    elseif kind ~= 'zset' then
-      return nil, beside
-    end
   end
   return queue
 end
@@ -240,62 +237,66 @@ local function must_find(key)
   return queue
 end
 
--- The clock was ahead when leases were set: they last for their ttl from now on, and not until it gets
--- there again.
-local function set_back(queue)
-  for rank, id in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
-    local c = read_claim(queue, id)
-    local ttl = tonumber(rank <= queue.holders and c.hold or c.wait)
-    local ends = redis.call('ZSCORE', queue.ends, id)
-    if ends and tonumber(ends) > now + 1 + ttl then set_end(queue, id, ttl) end
+-- Prunes expired claims. Where the clock was ahead when leases were set, they last for their ttl from now on, and
+-- not until it gets there again.
+local function prune(queue, mine)
+  local ended = false
+  queue.soonest, queue.expires = FAR, 0
+  for _, sequence in ipairs(sequences(queue)) do
+    local ends = tonumber(string.sub(redis.call('HGET', queue.key, sequence), 1, 13))
+    if ends <= now then
+      ended = true
+      remove(queue, read_claim(queue, sequence))
+    elseif queue.at > now then
+      local c = read_claim(queue, sequence)
+      set_end(queue, c, math.min(ends - now - 1, tonumber(c.holds and c.hold or c.wait)))
+      write_claim(queue, c)
+    else
+      note_end(queue, ends)
+    end
   end
+  if ended then promote(queue, mine) end
 end
 
--- Makes a queue that was found one to work with, and prunes expired claims. A lock that is
--- free is a queue without claims.
+-- Makes a queue that was found one to work with, without expired claims. A lock that is free is a queue
+-- without claims.
 local function open(queue, mine)
-  if queue.kind == 'string' then
-    expand(queue)
-  elseif queue.kind == 'none' then
-    redis.call('DEL', queue.claims, queue.ends) -- of a queue whose own key is gone
-  elseif queue.incomplete then
-    restore(queue)
-  end
-  if queue.at and queue.at > now then set_back(queue) end
-  local ended = redis.call('ZRANGEBYSCORE', queue.ends, '-inf', string.format('%.0f', now))
-  for _, id in ipairs(ended) do remove(queue, id) end
-  if ended[1] then promote(queue, mine) end
-  return queue
+  if queue.kind == 'string' then expand(queue) end
+  if queue.soonest <= now or queue.at > now then prune(queue, mine) end
 end
 
--- Writes back what the queue has in common. The last one out takes the keys along.
+-- Writes back what the queue has in common. The last one out takes the key along.
 local function close(queue)
-  local last = redis.call('ZREVRANGE', queue.ends, 0, 0, 'WITHSCORES')
-  if not last[1] then
-    redis.call('DEL', queue.key, queue.claims, queue.ends)
+  if queue.count == 0 then
+    redis.call('DEL', queue.key)
     return
   end
-  redis.call('HSET', queue.key, 'holders', string.format('%d', queue.holders), 'weight',
-    string.format('%.0f', queue.weight), 'capacity', string.format('%.0f', queue.capacity), 'next',
-    string.format('%.0f', queue.next), 'at', string.format('%.0f', now))
+  local has_grown = queue.last > queue.expires
+  if has_grown then queue.expires = queue.last end
+  redis.call('HSET', queue.key, 'waiter', queue.waiter, 'next', queue.next, 'count', queue.count, 'holders', queue.holders,
+    'weight', queue.weight, 'capacity', queue.capacity, 'soonest', queue.soonest, 'expires', queue.expires, 'at', now,
+    'longest', queue.longest)
   if queue.muted then
-    redis.call('HSET', queue.key, 'muted', string.format('%.0f', queue.muted))
+    redis.call('HSET', queue.key, 'muted', queue.muted)
   elseif queue.was_muted then
     redis.call('HDEL', queue.key, 'muted')
   end
-  for _, key in ipairs({ queue.key, queue.claims, queue.ends }) do
-    redis.call('PEXPIREAT', key, last[2])
+  local passed = gaps_before(queue, queue.waiter)
+  if passed > 0 or queue.has_left then
+    redis.call('HSET', queue.key, 'gaps', '[' .. table.concat(queue.gaps, ',', passed + 1) .. ']')
   end
+  if has_grown then redis.call('PEXPIREAT', queue.key, queue.expires) end
 end
 
 -- `which` is "hold" or "wait".
-local function extend(queue, id, c, which, ttl)
-  local old = tonumber(redis.call('ZSCORE', queue.ends, id))
-  if now + 1 + ttl > old then set_end(queue, id, ttl) end
-  if tonumber(ttl) > tonumber(c[which]) then
+local function extend(queue, c, which, ttl)
+  local is_longer, is_later = tonumber(ttl) > tonumber(c[which]), now + 1 + ttl > c.ends
+  if is_longer then
     c[which] = ttl
-    write_claim(queue, id, c)
+    queue.longest = math.max(queue.longest, c.wait)
   end
+  if is_later then set_end(queue, c, ttl) end
+  if is_longer or is_later then write_claim(queue, c) end
 end
 
 -- What became of a claim that is not in the queue: {RECORD} when it was broken, otherwise 0.
@@ -306,48 +307,45 @@ end
 
 -- After how many ms a waiting claim is to poll, at the latest, if messages about its grant may be refused:
 -- as often as where there is no subscription.
-local function poll_pace(queue, id, c, first)
-  if not queue.unpublished then
-    if not queue.muted or tonumber(redis.call('ZSCORE', queue.claims, id)) <= queue.muted then return end
-  end
+local function poll_pace(queue, c, first)
+  if not queue.unpublished and (not queue.muted or c.sequence <= queue.muted) then return end
   if not first then return 1000 end
   return math.floor(math.max(10, math.min(100, (now_us - c.queued) / 10000)))
 end
 
 -- The messages of this client are refused by now: claims behind it are to know.
-local function mark_muted(queue, id, c)
+local function mark_muted(queue, c)
   c.client = '-' .. c.client
-  write_claim(queue, id, c)
-  local position = tonumber(redis.call('ZSCORE', queue.claims, id))
-  queue.muted = math.min(queue.muted or position, position)
+  write_claim(queue, c)
+  queue.muted = math.min(queue.muted or c.sequence, c.sequence)
 end
 
 -- Renews a claim with these ttls, and gives its state:
 --   TOKEN            it holds
 --   {AHEAD, POLL}    it waits behind so many, and is to poll after POLL ms, unless it is notified or
---                    renewed before: the first waiter when any lease ends, others
+--                    renewed before: the first waiter when any lease may end, others
 --                    when that of the one right before them does; sooner where messages are refused
 --   {RECORD}         it was broken
 --   0                it is not in the queue
 local function renew(queue, id, hold, wait)
-  local rank = redis.call('ZRANK', queue.claims, id)
-  if not rank then return claim_end(queue, id) end
-  local c = read_claim(queue, id)
+  local c = find_claim(queue, id)
+  if not c then return claim_end(queue, id) end
   if c.broken == '1' then return { redis.call('HGET', queue.broken, id) or '' } end
-  if MUTED and not is_muted(c.client) then mark_muted(queue, id, c) end
-  if rank < queue.holders then
-    extend(queue, id, c, 'hold', hold)
+  if MUTED and not is_muted(c.client) then mark_muted(queue, c) end
+  if c.holds then
+    extend(queue, c, 'hold', hold)
     return c.token
   end
-  extend(queue, id, c, 'wait', wait)
-  local poll
-  if rank == queue.holders then
-    poll = redis.call('ZRANGE', queue.ends, 0, 0, 'WITHSCORES')[2]
-  else
-    poll = redis.call('ZSCORE', queue.ends, redis.call('ZRANGE', queue.claims, rank - 1, rank - 1)[1])
+  extend(queue, c, 'wait', wait)
+  local gaps, waiter = gaps_before(queue, c.sequence), queue.waiter
+  local ahead = c.sequence - waiter - gaps + gaps_before(queue, waiter)
+  local before, poll = c.sequence - 1, queue.soonest
+  if ahead > 0 then
+    while queue.gaps[gaps] == before do gaps, before = gaps - 1, before - 1 end
+    poll = read_claim(queue, before).ends
   end
-  local pace = poll_pace(queue, id, c, rank == queue.holders)
-  return { rank, pace and math.min(pace, poll - now) or poll - now }
+  local pace = poll_pace(queue, c, ahead == 0)
+  return { queue.holders + ahead, pace and math.min(pace, poll - now) or poll - now }
 end
 
 -- The fixed limit of a semaphore, if any.

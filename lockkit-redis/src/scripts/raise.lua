@@ -28,20 +28,20 @@ local function raise()
   if type(answer) == 'string' or (type(answer) == 'table' and answer[2]) then
     count_up()
     local last_one
-    for rank, id in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
-      local c = read_claim(queue, id)
-      if id == ARGV[1] then
+    for _, sequence in ipairs(sequences(queue)) do
+      local c = read_claim(queue, sequence)
+      if c.id == ARGV[1] then
         if c.token < ARGV[4] then
           c.token = ARGV[4]
-          write_claim(queue, id, c)
+          write_claim(queue, c)
           if type(answer) == 'string' then answer = c.token end
         end
         last_one = c.token
-      elseif last_one and rank > queue.holders then
+      elseif last_one and not c.holds then
         -- Also behind a claim that gets another token here, which may be greater than one given before.
         if c.token <= last_one then
           c.token = next_token(KEYS[2], last_one)
-          write_claim(queue, id, c)
+          write_claim(queue, c)
         end
         last_one = c.token
       end

@@ -19,15 +19,21 @@ if not rest then return 1 end
 
 local clock = call('TIME')
 
--- #include claims.lua
+-- #include clock.lua
 -- #include pass.lua
+-- #include answer.lua
 
 sender = ARGV[1]
 local answers, slow, left = {}, nil, {}
 for i = 1, #ARGV - 1 do answers[i] = 1 end
 for _, i in ipairs(rest) do
   -- Those of one lock in their order.
-  if left[KEYS[i]] or not pass(KEYS[i], ARGV[i + 1]) then
+  local passed, heir, token, owner
+  if not left[KEYS[i]] then passed, heir, token, owner = pass(KEYS[i], ARGV[i + 1]) end
+  if passed then
+    carried[ARGV[i + 1]] = nil -- promoted by this very call, perhaps
+    tell(owner, heir, token, { key = KEYS[i] })
+  else
     slow, left[KEYS[i]] = slow or {}, true
     slow[#slow + 1] = i
   end

@@ -16,7 +16,7 @@ local function resize()
 
   open(queue)
   local limit = ARGV[2]
-  if redis.call('ZCARD', queue.claims) > 0 then
+  if queue.count > 0 then
     if ARGV[1] == 'unset' then
       limit = string.format('%.0f', queue.capacity) -- the one that it is in use with
     else

@@ -18,7 +18,11 @@ local function shorten()
   write_first(queue)
   open(queue)
   local answer = renew(queue, ARGV[1], 0, 0)
-  if type(answer) == 'string' then set_end(queue, ARGV[1], ARGV[2]) end
+  if type(answer) == 'string' then
+    local c = find_claim(queue, ARGV[1])
+    set_end(queue, c, ARGV[2])
+    write_claim(queue, c)
+  end
   close(queue)
   return answer
 end

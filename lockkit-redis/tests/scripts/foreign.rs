@@ -25,7 +25,11 @@ const FORMS: [Form; 8] = [
     (&["SADD", "KEY", "a"], "set"),
     (&["ZADD", "KEY", "1", "a"], "zset"),
     (&["HSET", "KEY", "colour", "red"], "hash"),
-    (&["HSET", "KEY", "holders", "1", "weight", "many", "capacity", "1", "next", "2"], "hash"),
+    // A queue of format 1.
+    (
+        &["HSET", "KEY", "holders", "1", "weight", "1", "capacity", "1", "next", "2", "at", "1"],
+        "hash",
+    ),
     (&["SET", "KEY", "garbage"], "string"),
     (&["SET", "KEY", "v2:5f0c 0001 30000 10000 9ad3 1"], "string"),
     (&["SET", "KEY", ""], "string"),
@@ -128,21 +132,6 @@ async fn who_holds_or_waits_is_told_that_it_is_gone_when_its_key_gets_another_fo
 async fn a_key_beside_the_lock_of_another_form_is_named_and_stays_as_it_is() {
     let (server, driver) = start().await;
     let string = (&["SET", "KEY", "no set"][..], "string");
-    for mode in [Mode::Exclusive, PERMIT] {
-        for beside in [".queue", ".ends"] {
-            let about = claim(mode);
-            let key = key_of(&server, &driver, &about, beside).await;
-            let before = put(&server, &key, string).await;
-            let error = match mode {
-                // A lock that is free and asked for by one is a string, and needs no other key.
-                Mode::Exclusive => driver.inspect(&about.key).await.unwrap_err(),
-                _ => driver.acquire(&about, Patience::Wait).await.unwrap_err(),
-            };
-            names(&error, &key, string);
-            assert_eq!(dump(&server, &key).await, before);
-            ask(&server, &["DEL", &key]).await;
-        }
-    }
     let held = claim(Mode::Exclusive);
     let key = key_of(&server, &driver, &held, ".broken").await;
     let token = take(&driver, &held).await;

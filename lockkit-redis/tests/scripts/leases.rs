@@ -94,7 +94,7 @@ async fn a_renewal_of_a_list_counts_with_the_ttl_of_the_claims_state() {
 }
 
 #[tokio::test]
-async fn the_keys_of_a_list_last_as_long_as_its_longest_lease() {
+async fn the_key_of_a_queue_lasts_as_long_as_its_longest_lease() {
     let (server, driver) = start().await;
     let (holder, waiter) = (with_ttls(Mode::Exclusive, HOLD, WAIT), patient(Mode::Exclusive));
     take(&driver, &holder).await;
@@ -104,7 +104,7 @@ async fn the_keys_of_a_list_last_as_long_as_its_longest_lease() {
     else {
         panic!("KEYS")
     };
-    assert_eq!(keys.len(), 3, "{keys:?}");
+    assert_eq!(keys.len(), 1, "{keys:?}");
     for key in keys {
         let lockkit_lab::raw::resp::RespReply::Number(left) =
             ask(&server, &["PTTL", key.text()]).await

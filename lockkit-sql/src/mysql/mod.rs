@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::BatchLimits;
+use lockkit_core::driver::{BatchLimits, Recent};
 use lockkit_core::promises::Promises;
-use lockkit_core::{Capabilities, Error, Result};
+use lockkit_core::{Capabilities, Error, Key, Result};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
@@ -42,6 +42,9 @@ pub struct MySql {
     schema: Vec<String>,
     prefix: String,
     uncontended: UncontendedNames,
+    /// What the last hand-over of a queue answered: when it was, the place of the holder, and how many were ahead
+    /// of the claim that came. `lockkit_pass` uses it where nothing has changed since.
+    passed: Recent<Key, [i64; 3]>,
     packet: Packet,
     /// Where the last bite of the sweep ended: a queue, or nothing.
     swept: Mutex<Row>,
@@ -81,7 +84,10 @@ const STATEMENTS: [(StatementId, &str); 26] = [
     (StatementId::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
     (StatementId::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
     (StatementId::Submit, "CALL lockkit_submit(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
-    (StatementId::Pass, "CALL lockkit_pass(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
+    (
+        StatementId::Pass,
+        "CALL lockkit_pass(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+    ),
     (StatementId::Renew, "CALL lockkit_renew(?1)"),
     (StatementId::Poll, include_str!("sql/poll.sql")),
     (StatementId::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
@@ -121,7 +127,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 9;
+    const VERSION: i64 = 10;
     const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
@@ -141,6 +147,7 @@ impl Dialect for MySql {
             schema: schema::steps(&prefix),
             prefix,
             uncontended: UncontendedNames::default(),
+            passed: Recent::new(256),
             packet: Packet::default(),
             swept: Mutex::default(),
         }

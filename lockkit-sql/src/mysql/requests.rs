@@ -113,20 +113,24 @@ impl MySql {
         let [release, acquire] = both else { return Err(wrong_arguments()) };
         let batch = PackedBatch::new(both, &self.uncontended);
         let every = batch.every();
-        let mut args = key_args(&acquire.claim.key).to_vec();
+        let key = &acquire.claim.key;
+        let mut args = key_args(key).to_vec();
         let [_, capacity, hold_ttl, wait_ttl] = acquire.numbers();
         args.extend([release.id(), acquire.id()].map(Arg::Bytes));
         args.extend([capacity, hold_ttl, wait_ttl].map(Arg::Int));
         args.push(Arg::Bytes(acquire.identity()));
         args.push(acquire.note().map_or(Arg::Null, Arg::Bytes));
+        args.extend(self.passed.last(key).unwrap_or([-1, 0, 0]).map(Arg::Int));
         args.push(Arg::Bytes(&every));
         if self.uncontended.has(release) || bytes(&args) > self.packet.part() {
             return self.submit(connection, both).await;
         }
         let answer = self.ask(connection, StatementId::Pass, &args).await?;
-        let rows =
-            answer.first().and_then(|row| batch.rows(row, &(0..both.len()), &self.uncontended));
-        rows.ok_or_else(wrong_arguments)
+        let row = answer.first().ok_or_else(wrong_arguments)?;
+        if let (Some(since), Some(place), Some(ahead)) = (row.int(1), row.int(3), row.int(4)) {
+            self.passed.saw(key.clone(), [since, place, ahead]);
+        }
+        batch.rows(row, &(0..both.len()), &self.uncontended).ok_or_else(wrong_arguments)
     }
 
     pub(super) async fn submit(

@@ -42,7 +42,7 @@ pub(crate) type LogMark = [Option<FileId>; 2];
 impl FileMark {
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let beside = ["-wal", "-shm"].map(|suffix| beside(path, suffix));
-        let id = id_of(path).ok_or_else(|| gone(path, path))?;
+        let id = id_of(path).ok_or_else(|| file_removed(path, path))?;
         Ok(Self { path: path.to_owned(), beside, id })
     }
 
@@ -59,7 +59,7 @@ impl FileMark {
     pub(crate) fn check(&self) -> Result<()> {
         match id_of(&self.path) == Some(self.id) {
             true => Ok(()),
-            false => Err(gone(&self.path, &self.path)),
+            false => Err(file_removed(&self.path, &self.path)),
         }
     }
 
@@ -67,11 +67,11 @@ impl FileMark {
     pub(crate) fn check_log(&self, seen: &LogMark) -> Result<()> {
         let files = self.beside.iter().zip(seen).zip(self.log());
         let mut other = files.filter(|((_, seen), now)| seen.is_some() && now != *seen);
-        other.next().map_or(Ok(()), |((file, _), _)| Err(gone(file, &self.path)))
+        other.next().map_or(Ok(()), |((file, _), _)| Err(file_removed(file, &self.path)))
     }
 }
 
-fn gone(file: &Path, path: &Path) -> Error {
+fn file_removed(file: &Path, path: &Path) -> Error {
     let message = format!(
         "{} was deleted or replaced while it was in use: the locks of {} are void; stop all who \
          use it and start them again",

@@ -135,6 +135,37 @@ async fn a_claim_that_has_ended_is_not_handed_over_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_passes_by_a_claim_that_has_ended() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let [holder, next] = ["hot"; 2].map(claim);
+        take(&scene.driver, &holder).await;
+        let ended = short_claim("hot");
+        queue(&scene.driver, &ended).await;
+        queue(&scene.driver, &next).await;
+        tokio::time::sleep(ended.wait_ttl * 2).await;
+        scene.release(&[holder]).await;
+        timeout(SOON, scene.waiting(&next)).await.expect("it holds").unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_removes_a_holder_that_has_ended_and_lets_the_next_claim_hold() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let [holder, next, last] = ["hot"; 3].map(claim);
+        let mut holder = (*holder).clone();
+        holder.hold_ttl = Duration::from_millis(200);
+        let (ttl, holder) = (holder.hold_ttl, Arc::new(holder));
+        take(&scene.driver, &holder).await;
+        assert_eq!(queue(&scene.driver, &next).await, 1, "{kind:?}");
+        tokio::time::sleep(ttl * 2).await;
+        assert_eq!(queue(&scene.driver, &last).await, 1, "{kind:?}: the next claim only");
+        timeout(SOON, scene.waiting(&next)).await.expect("it holds").unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_was_sent_before_stays_where_it_is() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
@@ -146,5 +177,26 @@ async fn an_acquire_that_was_sent_before_stays_where_it_is() {
         assert_eq!(acquired, Acquisition::Queued { ahead: 1 }, "{kind:?}");
         let state = scene.driver.inspect(&next.key).await.unwrap();
         assert_eq!(state.queue.len(), 2, "{kind:?}: {state:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_counts_what_others_queued_and_withdrew_since_the_last() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let other = scene.other().await;
+        let [a, b, c, d, e, f, g, theirs] = ["hot"; 8].map(claim);
+        take(&scene.driver, &a).await;
+        queue(&scene.driver, &b).await;
+        queue(&scene.driver, &c).await;
+        let ahead = |ahead| Acquisition::Queued { ahead };
+        assert_eq!(hand_over(&scene, &a, &d).await, ahead(2), "{kind:?}");
+        assert_eq!(queue(&other, &theirs).await, 3, "{kind:?}");
+        assert_eq!(hand_over(&scene, &b, &e).await, ahead(3), "{kind:?}");
+        other.release(&theirs).await.unwrap();
+        assert_eq!(hand_over(&scene, &c, &f).await, ahead(2), "{kind:?}");
+        assert_eq!(hand_over(&scene, &d, &g).await, ahead(2), "{kind:?}: nothing has changed");
+        let queue = scene.driver.inspect(&a.key).await.unwrap().queue;
+        assert!(queue.is_sorted_by_key(|claim| claim.token) && queue.len() == 3, "{queue:?}");
     }
 }

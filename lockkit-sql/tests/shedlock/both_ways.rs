@@ -105,9 +105,9 @@ async fn names_that_shedlock_cannot_have_are_refused_and_twins_in_a_multi_lock()
         let longest = "a".repeat(64);
         locks.mutex(&longest).lock().await.unwrap().release().await.unwrap();
         // MariaDB's collation makes them one.
-        let both = locks.multi(["Job", "job"]).lock().await;
+        let both = locks.multi(["Job", "job"]).try_lock().await;
         match scene.url.starts_with("postgres") {
-            true => both.unwrap().release().await.unwrap(),
+            true => both.unwrap().expect("they are free").release().await.unwrap(),
             false => {
                 let refused = both.unwrap_err();
                 assert!(refused.to_string().contains("one row of ShedLock"), "{refused}");

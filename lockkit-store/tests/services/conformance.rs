@@ -1,5 +1,6 @@
-//! All cases on each service, and those about exclusion, modes and permits in a bucket of NATS with three
-//! replicas. Azure is Azurite, DynamoDB is DynamoDB Local, and the buckets of S3 and Google are the lab's.
+//! All cases on NATS, DynamoDB and S3; those about mutexes, semaphores and registers on Azure and Google, whose
+//! driver is that of S3, and in a bucket of NATS with three replicas. Azure is Azurite, DynamoDB is DynamoDB
+//! Local, and the buckets of S3 and Google are the lab's.
 
 use std::sync::{Arc, OnceLock};
 
@@ -90,9 +91,22 @@ impl Harness for OnService {
     }
 }
 
+/// The cases of these groups, a test for each group.
+macro_rules! groups {
+    ($service:expr, $($group:ident)*) => {
+        $(#[test]
+        fn $group() {
+            for case in CASES.iter().filter(|case| case.group == stringify!($group)) {
+                println!("{}", case.name);
+                run::as_test(case.name, || Arc::new(OnService::new($service)));
+            }
+        })*
+    };
+}
+
 mod on_azurite {
     use super::*;
-    lockkit_conformance::suite!(OnService::new(Service::Azurite));
+    groups!(Service::Azurite, exclusion order modes resize release token register);
 }
 
 mod on_dynamodb {
@@ -102,7 +116,7 @@ mod on_dynamodb {
 
 mod on_gcs {
     use super::*;
-    lockkit_conformance::suite!(OnService::new(Service::Gcs));
+    groups!(Service::Gcs, exclusion order modes resize release token register);
 }
 
 mod on_nats {
@@ -110,38 +124,12 @@ mod on_nats {
     lockkit_conformance::suite!(OnService::new(Service::Nats));
 }
 
+mod on_nats_cluster {
+    use super::*;
+    groups!(Service::NatsCluster, exclusion modes resize release);
+}
+
 mod on_s3 {
     use super::*;
     lockkit_conformance::suite!(OnService::new(Service::S3));
-}
-
-mod on_nats_cluster {
-    use super::*;
-
-    fn cases_of(group: &str) {
-        for case in CASES.iter().filter(|case| case.group == group) {
-            println!("{}", case.name);
-            run::as_test(case.name, || Arc::new(OnService::new(Service::NatsCluster)));
-        }
-    }
-
-    #[test]
-    fn cases_about_exclusion() {
-        cases_of("exclusion");
-    }
-
-    #[test]
-    fn cases_about_modes_and_permits() {
-        cases_of("modes");
-    }
-
-    #[test]
-    fn cases_about_limits_that_change() {
-        cases_of("resize");
-    }
-
-    #[test]
-    fn cases_about_releases() {
-        cases_of("release");
-    }
 }

@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   note      BLOB,
   set_at    BIGINT         NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name, place),
-  KEY lockkit_by_id (id)
+  UNIQUE KEY lockkit_by_id (id)
 ) ENGINE=InnoDB
 --;
 -- A claim that transactions of its owner's rely on: they lock its row here for sharing, and who

@@ -5,13 +5,14 @@ CREATE PROCEDURE lockkit_dequeue(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512), IN p_id BINARY(16),
   OUT p_outcome TINYINT, INOUT p_woken BLOB, OUT p_uncontended TINYINT)
 SQL SECURITY INVOKER
-BEGIN
-  DECLARE v_now, v_expires, v_place BIGINT DEFAULT NULL;
-  DECLARE v_has_claim_rows, v_others TINYINT DEFAULT NULL;
+main: BEGIN
+  DECLARE v_now, v_expires, v_place, v_next, v_ends, v_fixed_limit, v_since BIGINT DEFAULT NULL;
+  DECLARE v_has_claim_rows, v_others, v_passes TINYINT DEFAULT NULL;
   DECLARE v_id BINARY(16) DEFAULT NULL;
 
   SET p_outcome = 3;
-  SELECT has_claim_rows, id, expires INTO v_has_claim_rows, v_id, v_expires FROM lockkit_names
+  SELECT has_claim_rows, id, expires, next, fixed_limit, since
+  INTO v_has_claim_rows, v_id, v_expires, v_next, v_fixed_limit, v_since FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name FOR UPDATE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   IF v_has_claim_rows = 0 THEN
@@ -24,8 +25,36 @@ BEGIN
       SET p_outcome = 2;
     END IF;
   ELSEIF v_has_claim_rows THEN
-    SELECT place, expires INTO v_place, v_expires FROM lockkit_claims
+    SELECT place, expires, held IS NOT NULL AND expires > v_now AND weight = capacity AND fenced = 0
+             AND v_next <> 0 AND v_fixed_limit IS NULL AND v_since <= v_now
+    INTO v_place, v_expires, v_passes FROM lockkit_claims
     WHERE id = p_id AND namespace = p_namespace AND space = p_space AND name = p_name;
+    IF v_passes THEN
+      -- As in `lockkit_pass`.
+      SELECT MIN(place) INTO v_next FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_place;
+      UPDATE lockkit_claims
+      SET held = v_now, set_at = v_now, expires = GREATEST(expires, v_now + hold_ttl),
+          hold_ttl = LAST_INSERT_ID(hold_ttl)
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_next
+        AND held IS NULL AND expires > v_now AND weight = capacity AND broken = 0;
+      SET v_passes = ROW_COUNT();
+    END IF;
+    IF v_passes THEN
+      SET v_ends = v_now + LAST_INSERT_ID(), p_outcome = 1, p_uncontended = 0;
+      DELETE FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
+      SELECT CONCAT(p_woken, UNHEX(LEFT(SHA2(id, 256), 16)), UNHEX(LPAD(HEX(token), 16, '0')))
+      INTO p_woken FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_next;
+      SET v_place = 0;
+      SELECT place, LEAST(v_ends, expires) INTO v_place, v_ends FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_next
+      ORDER BY place LIMIT 1;
+      UPDATE lockkit_names SET next = v_place, ends = v_ends, since = v_now
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+      LEAVE main;
+    END IF;
     IF v_place IS NOT NULL THEN
       CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_place);
     END IF;

@@ -10,8 +10,8 @@ CREATE PROCEDURE lockkit_enqueue(
   OUT p_next_poll BIGINT, INOUT p_woken BLOB, OUT p_uncontended TINYINT)
 SQL SECURITY INVOKER
 main: BEGIN
-  DECLARE v_now, v_last, v_expires, v_set, v_held, v_place, v_weight, v_capacity, v_fixed_limit BIGINT
-    DEFAULT NULL;
+  DECLARE v_now, v_last, v_expires, v_set, v_held, v_place, v_weight, v_capacity, v_fixed_limit, v_next, v_ends,
+    v_since BIGINT DEFAULT NULL;
   DECLARE v_has_claim_rows, v_there, v_broken TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16) DEFAULT NULL;
 
@@ -19,8 +19,9 @@ main: BEGIN
   -- Takes the row's lock whether it was there or not.
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE has_claim_rows = has_claim_rows;
-  SELECT last, has_claim_rows, id, weight, capacity, expires, set_at, fixed_limit
-  INTO v_last, v_has_claim_rows, v_id, v_weight, v_capacity, v_expires, v_set, v_fixed_limit
+  SELECT last, has_claim_rows, id, weight, capacity, expires, set_at, fixed_limit, next, ends, since
+  INTO v_last, v_has_claim_rows, v_id, v_weight, v_capacity, v_expires, v_set, v_fixed_limit, v_next, v_ends,
+       v_since
   FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name FOR UPDATE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
@@ -52,6 +53,26 @@ main: BEGIN
     END IF;
     CALL lockkit_lock_queue(p_namespace, p_space, p_name, v_now, v_there);
     SET v_has_claim_rows = 1;
+  END IF;
+
+  IF v_has_claim_rows AND NOT p_try AND v_next <> 0 AND v_ends > v_now AND v_since <= v_now
+    AND v_fixed_limit IS NULL THEN
+    -- A claim waits, and none has ended: this one waits behind all, unless it is in the queue already.
+    SELECT COUNT(*), MAX(capacity), MIN(expires), MAX(id = p_id)
+    INTO p_ahead, v_capacity, v_expires, v_there FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+    IF v_capacity = p_capacity AND v_expires > v_now AND NOT v_there THEN
+      SET p_token = GREATEST(v_last + 1, v_now), p_ttl = p_hold_ttl, p_outcome = 2, p_next_poll = v_ends - v_now;
+      INSERT INTO lockkit_claims
+        (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
+         expires, identity, note, set_at)
+      VALUES (p_namespace, p_space, p_name, p_token, p_token, p_id, p_weight, p_capacity, p_hold_ttl,
+              p_wait_ttl, v_now, v_now + p_wait_ttl, p_identity, p_note, v_now);
+      UPDATE lockkit_names SET last = p_token, since = v_now
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+      LEAVE main;
+    END IF;
+    SET p_ahead = 0;
   END IF;
 
   IF v_has_claim_rows THEN
