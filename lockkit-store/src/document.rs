@@ -75,14 +75,11 @@ pub(crate) struct ShardDocument {
 }
 
 /// One queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoredQueue {
     /// The fixed limit of a semaphore.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<u32>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) breaks: Vec<StoredBreak>,
-    #[serde(skip)]
     pub(crate) entries: Vec<StoredEntry>,
 }
 
@@ -170,8 +167,10 @@ struct WireQueue {
     namespace: String,
     semaphore: bool,
     name: String,
-    #[serde(flatten)]
-    queue: StoredQueue,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    breaks: Vec<StoredBreak>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     entries: Vec<WireEntry>,
 }
@@ -220,7 +219,8 @@ impl ShardDocument {
             namespace: key.namespace.as_str().to_owned(),
             semaphore: key.space == Space::Semaphore,
             name: key.name.as_str().to_owned(),
-            queue: StoredQueue { entries: Vec::new(), ..queue.clone() },
+            limit: queue.limit,
+            breaks: queue.breaks.clone(),
             entries: queue.entries.iter().map(|entry| WireEntry::of(entry, &mut owners)).collect(),
         });
         let queues = queues.collect();
@@ -231,14 +231,14 @@ impl ShardDocument {
         let wire: WireShard = decode(backend, "a shard", bytes)?;
         let damaged = |_| damaged(backend, "a shard");
         let mut queues = BTreeMap::new();
-        for WireQueue { namespace, semaphore, name, mut queue, entries } in wire.queues {
+        for WireQueue { namespace, semaphore, name, limit, breaks, entries } in wire.queues {
             let space = if semaphore { Space::Semaphore } else { Space::Lock };
             let namespace = Namespace::new(namespace).map_err(damaged)?;
             let key = Key::new(namespace, space, Name::new(name).map_err(damaged)?);
             let entries = entries.into_iter().map(|entry| entry.read(&wire.owners));
-            queue.entries =
+            let entries =
                 entries.collect::<Option<_>>().ok_or_else(|| self::damaged(backend, "a shard"))?;
-            queues.insert(key, queue);
+            queues.insert(key, StoredQueue { limit, breaks, entries });
         }
         Ok(Self { write: wire.write, last: wire.last, queues })
     }

@@ -23,11 +23,15 @@ use crate::store::{Document, DocumentVersion, ReadOutcome, StoreError, Swap};
 use crate::waiters::Waiters;
 
 /// After a swap among conflicts, a process gives way for this many swap times for each conflict, of which there
-/// were lately so many a swap. Who waits after a conflict instead loses the next race as well: with 32 processes
-/// on one shard, some then had a hundredth of what others had.
+/// were lately so many a swap.
 const GIVE_WAY: f64 = 4.0;
 /// And for this many at most.
 const MOST_GIVE_WAY: f64 = 48.0;
+/// From this many conflicts on, in a row or lately for each swap, a process also waits after a conflict.
+const CONTENDED: f64 = 4.0;
+/// It waits for a part of this many swap times, less the conflicts in a row: the process that lost most often
+/// waits least. Where all wait alike, or none does, some have to try for half a minute.
+const YOUNGEST: f64 = 12.0;
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
 
@@ -63,6 +67,8 @@ pub(crate) struct ShardWorker {
     swap_time: Duration,
     /// How many conflicts there were for each swap lately.
     contention: f64,
+    /// How many conflicts there were since the last swap, also of operations that failed.
+    conflicts: u32,
     /// When a swap was answered last, or given up.
     swapped: Option<Moment>,
     /// When a record of a break was first seen.
@@ -72,7 +78,6 @@ pub(crate) struct ShardWorker {
 }
 
 /// A shard as it is stored; a version of `None` means that there is no document.
-#[derive(Clone)]
 struct KnownShard {
     document: ShardDocument,
     version: Option<DocumentVersion>,
@@ -85,8 +90,7 @@ struct Round {
     /// Whether the document was read since the operations came.
     is_fresh: bool,
     ambiguous: u32,
-    conflicts: u32,
-    /// What failed for other reasons.
+    /// What failed for other reasons than conflicts.
     failures: u32,
     has_swapped: bool,
     /// Swaps without an answer, by their write id, and what they would have answered.
@@ -99,7 +103,6 @@ impl Round {
             begun,
             is_fresh: false,
             ambiguous: 0,
-            conflicts: 0,
             failures: 0,
             has_swapped: false,
             pending: Vec::new(),
@@ -125,6 +128,7 @@ impl ShardWorker {
             unanswered: false,
             swap_time: Duration::from_millis(5),
             contention: 0.0,
+            conflicts: 0,
             swapped: None,
             breaks_seen: HashMap::new(),
             is_polled: false,
@@ -178,7 +182,7 @@ impl ShardWorker {
         let (watched, ended) = loop {
             let watched = self.waiters.keys(self.shard);
             let asked: Vec<&Operation> = operations.iter().map(|it| &it.operation).collect();
-            let conflicts = round.conflicts;
+            let conflicts = self.conflicts;
             match self.attempt(&mut round, &asked, &watched).await {
                 Ok(Some(attempt)) => break (watched, Ok(attempt)),
                 Ok(None) => {}
@@ -187,8 +191,9 @@ impl ShardWorker {
                     if self.gives_up(&round, &mut operations, &error) {
                         break (watched, Err(error));
                     }
-                    // After a conflict at once: the newest version is known, or read next.
-                    if round.conflicts == conflicts {
+                    if self.conflicts > conflicts {
+                        self.let_older_swap().await;
+                    } else {
                         round.failures += 1;
                         self.pause(round.failures).await;
                     }
@@ -280,6 +285,18 @@ impl ShardWorker {
         tokio::time::sleep(self.context.part_of(most)).await;
     }
 
+    /// After a conflict among many, lets processes swap first that had more of them in a row. What is known of the
+    /// document is too old afterwards. Without a wait the next attempt begins at once, since the newest version is
+    /// known, or read next.
+    async fn let_older_swap(&mut self) {
+        let conflicts = f64::from(self.conflicts);
+        let count = YOUNGEST - conflicts;
+        if self.contention.max(conflicts) >= CONTENDED && count > 0.0 {
+            self.known = None;
+            tokio::time::sleep(self.context.part_of(self.swap_times(count))).await;
+        }
+    }
+
     /// After a swap among conflicts, lets other processes swap first: the one that swapped last knows the newest
     /// version, and would win each race.
     async fn give_way(&self) {
@@ -308,11 +325,13 @@ impl ShardWorker {
         if self.known.is_none() || must_read {
             return self.read(round).await;
         }
-        let Some(known) = self.known.clone() else { return Ok(None) };
+        let Some(known) = self.known.take() else { return Ok(None) };
         let old_breaks = self.old_breaks(&known.document);
         let (context, bytes) = (self.context.clone(), known.bytes);
         let applying = Applying { context: &context, bytes, watched, old_breaks: &old_breaks };
         let attempt = applying.apply(&known.document, asked);
+        let version = known.version.clone();
+        self.known = Some(known);
         let rules = self.context.rules;
         if !attempt.changed {
             if !round.is_fresh && rules.guarantee(StoreRule::ReadBeforeDenial) {
@@ -324,7 +343,7 @@ impl ShardWorker {
                 return Ok(Some(attempt));
             }
         }
-        self.swap(round, attempt, known.version).await
+        self.swap(round, attempt, version).await
     }
 
     /// Reads the document. Where it is the result of an unanswered swap of this round, that is the answer.
@@ -375,7 +394,8 @@ impl ShardWorker {
             Ok(Swap::Stored(version)) => {
                 self.unanswered = false;
                 round.has_swapped = true;
-                self.contention = f64::midpoint(self.contention, f64::from(round.conflicts));
+                let conflicts = std::mem::take(&mut self.conflicts);
+                self.contention = f64::midpoint(self.contention, f64::from(conflicts));
                 let (document, bytes) = (attempt.document.clone(), bytes.len());
                 self.known = Some(KnownShard { document, version: Some(version), bytes });
                 if !context.rules.guarantee(StoreRule::KeepShards)
@@ -388,7 +408,7 @@ impl ShardWorker {
                 Ok(Some(attempt))
             }
             Ok(Swap::Conflict(found)) => {
-                round.conflicts += 1;
+                self.conflicts += 1;
                 self.known = None;
                 if let Some(found) = found
                     && context.goes_forward(&self.key, Some(&found.version))

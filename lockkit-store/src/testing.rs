@@ -12,6 +12,7 @@ use lockkit_core::state::Finding;
 use lockkit_core::{Error, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::store::{
@@ -21,8 +22,10 @@ use crate::store::{
 /// How a [`TestStore`] misbehaves; probabilities are from 0 to 1. By default it does not.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The longest time that a request takes each way.
+    /// The longest time that a request takes each way, beyond [`least_latency`](Self::least_latency).
     pub latency: Duration,
+    /// The shortest time that a request takes each way.
+    pub least_latency: Duration,
     /// A write is carried out, and its answer is lost.
     pub lost_answers: f64,
     /// A write has no answer, and is carried out later, up to [`late_by`](Self::late_by).
@@ -84,7 +87,7 @@ struct DocumentState {
 
 #[derive(Debug)]
 struct Client {
-    faults: Mutex<Faults>,
+    faults: watch::Sender<Faults>,
     random: Mutex<StdRng>,
     reads: AtomicU64,
     swaps: AtomicU64,
@@ -134,7 +137,7 @@ impl TestStore {
 
     /// Misbehaves so from now on.
     pub fn set_faults(&self, faults: Faults) {
-        *locked(&self.client.faults) = faults;
+        self.client.faults.send_replace(faults);
     }
 
     /// How many requests were sent through this connection.
@@ -163,7 +166,7 @@ impl TestStore {
     }
 
     fn faults(&self) -> Faults {
-        locked(&self.client.faults).clone()
+        self.client.faults.borrow().clone()
     }
 
     fn happens(&self, probability: f64) -> bool {
@@ -176,10 +179,10 @@ impl TestStore {
 
     /// One way between client and store; never arrives while they are partitioned.
     async fn travel(&self, faults: &Faults) {
-        while self.faults().is_partitioned {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        if self.client.faults.borrow().is_partitioned {
+            let _ = self.client.faults.subscribe().wait_for(|faults| !faults.is_partitioned).await;
         }
-        match self.part_of(faults.latency) {
+        match faults.least_latency + self.part_of(faults.latency) {
             Duration::ZERO => tokio::task::yield_now().await,
             latency => tokio::time::sleep(latency).await,
         }
@@ -253,7 +256,7 @@ impl Default for TestStore {
 impl Client {
     fn new(seed: u64) -> Self {
         Self {
-            faults: Mutex::default(),
+            faults: watch::Sender::default(),
             random: Mutex::new(StdRng::seed_from_u64(seed)),
             reads: AtomicU64::new(0),
             swaps: AtomicU64::new(0),

@@ -12,39 +12,54 @@ use tokio::time::{Instant, sleep};
 
 use crate::claims::{TTL, claim, connect, options};
 
-/// How long a request takes one way at most; both ways, it is 80 ms on average.
-const LATENCY: Duration = Duration::from_millis(80);
+/// A request of S3 takes 80 ms both ways, a fifth more or less. Of times that vary much more, some are so short that
+/// a shard is swapped twice as often.
+const LEAST_LATENCY: Duration = Duration::from_millis(32);
+const LATENCY: Duration = Duration::from_millis(16);
 
 fn store() -> TestStore {
     let mut facts = StoreFacts::of("slow");
-    (facts.shards, facts.pace, facts.min_ttl) = (1, Duration::from_secs(1), TTL);
+    facts.shards = 1;
     TestStore::new().with_facts(facts)
+}
+
+fn slow(bare_conflicts: f64) -> Faults {
+    let (latency, least_latency) = (LATENCY, LEAST_LATENCY);
+    Faults { latency, least_latency, bare_conflicts, ..Faults::default() }
 }
 
 async fn driver(store: &TestStore, seed: u64) -> StoreDriver {
     connect(store.clone(), options().seed(seed)).await
 }
 
+#[derive(Debug)]
 struct Contended {
-    slowest_first: Duration,
+    /// When each had its first lock, in order.
+    first: Vec<Duration>,
     least: u32,
     most: u32,
     swaps_a_grant: f64,
 }
 
+impl Contended {
+    fn ratio(&self) -> f64 {
+        f64::from(self.least) / f64::from(self.most)
+    }
+}
+
 /// Processes on paused time.
-async fn contend(processes: u64, bare_conflicts: f64, time: Duration) -> Contended {
+async fn contend(processes: u64, bare_conflicts: f64, seed: u64) -> Contended {
     let store = store();
     let mut drivers = Vec::new();
     let mut clients = Vec::new();
     for process in 0..processes {
-        let client = store.client(process);
-        client.set_faults(Faults { latency: LATENCY, bare_conflicts, ..Faults::default() });
-        drivers.push(driver(&client, process).await);
+        let client = store.client(seed * processes + process);
+        client.set_faults(slow(bare_conflicts));
+        drivers.push(driver(&client, seed * processes + process).await);
         clients.push(client);
     }
     let swaps = || clients.iter().map(|client| client.requests().swaps).sum();
-    each_takes_its_own(drivers, time, swaps).await
+    each_takes_its_own(drivers, Duration::from_secs(60), swaps).await
 }
 
 /// Each takes and releases a lock of its own without a pause.
@@ -76,38 +91,55 @@ async fn each_takes_its_own(
     }
     let grants = || all.iter().map(|(_, grants)| *grants);
     let sum: u32 = grants().sum();
+    let mut first: Vec<_> = all.iter().map(|(first, _)| *first).collect();
+    first.sort_unstable();
     Contended {
-        slowest_first: all.iter().map(|(first, _)| *first).max().unwrap_or(Duration::MAX),
+        first,
         least: grants().min().unwrap_or(0),
         most: grants().max().unwrap_or(0),
         swaps_a_grant: swaps() as f64 / f64::from(sum),
     }
 }
 
+/// `LOCKKIT_CONTENTION_SEEDS` tries more of them.
 #[tokio::test(start_paused = true)]
 async fn of_32_processes_on_one_shard_each_gets_its_lock_within_ten_seconds() {
+    let seeds = std::env::var("LOCKKIT_CONTENTION_SEEDS").ok();
+    let seeds: u64 = seeds.and_then(|text| text.parse().ok()).unwrap_or(2);
     for bare_conflicts in [0.0, 1.0] {
-        let Contended { slowest_first, least, most, swaps_a_grant } =
-            contend(32, bare_conflicts, Duration::from_secs(60)).await;
+        let mut all = Vec::new();
+        for seed in 0..seeds {
+            all.push(contend(32, bare_conflicts, seed).await);
+        }
+        let mut first: Vec<_> = all.iter().flat_map(|it| &it.first).copied().collect();
+        first.sort_unstable();
+        let (slowest, median) = (first[first.len() - 1], first[first.len() / 2]);
+        let ratio = all.iter().map(Contended::ratio).fold(1.0, f64::min);
+        let swaps = all.iter().map(|it| it.swaps_a_grant);
+        let (most_swaps, mean) =
+            (swaps.clone().fold(0.0, f64::max), swaps.sum::<f64>() / seeds as f64);
         println!(
-            "bare conflicts {bare_conflicts}: the slowest after {slowest_first:?}, grants {least} to {most}, \
-             {swaps_a_grant:.1} swaps a grant"
+            "bare conflicts {bare_conflicts}, {seeds} seeds: first locks after {slowest:?} at most, {median:?} in \
+             the median; {ratio:.2} of the grants of the busiest at least; {mean:.1} swaps a grant, {most_swaps:.1} \
+             at most"
         );
-        assert!(slowest_first <= Duration::from_secs(10), "{slowest_first:?}");
-        assert!(least * 4 >= most, "{least} to {most} grants");
-        // 33 and 22 where no process gives way, 18 and 16 where they do.
-        assert!(swaps_a_grant <= if bare_conflicts > 0.0 { 19.0 } else { 25.0 }, "{swaps_a_grant}");
+        assert!(slowest <= Duration::from_secs(10), "{all:#?}");
+        assert!(ratio >= 0.25, "{all:#?}");
+        assert!(most_swaps <= 20.0, "{all:#?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_on_one_shard_both_get_on() {
-    let Contended { slowest_first, least, most, swaps_a_grant } =
-        contend(2, 0.0, Duration::from_secs(120)).await;
-    println!(
-        "two: the slowest after {slowest_first:?}, grants {least} to {most}, {swaps_a_grant:.1} swaps a grant"
-    );
-    assert!(slowest_first <= Duration::from_secs(10) && least >= 20, "{slowest_first:?}, {least}");
+async fn few_processes_on_one_shard_all_get_on() {
+    for (processes, most_swaps) in [(2, 4.0), (4, 7.0), (8, 10.0)] {
+        let Contended { first, least, most, swaps_a_grant } = contend(processes, 1.0, 0).await;
+        println!(
+            "{processes}: the slowest after {:?}, grants {least} to {most}, {swaps_a_grant:.1} swaps a grant",
+            first.last()
+        );
+        assert!(first.iter().all(|first| *first <= Duration::from_secs(10)), "{first:?}");
+        assert!(least >= 5 && swaps_a_grant <= most_swaps, "{least}, {swaps_a_grant}");
+    }
 }
 
 /// Other processes change the shard in between, every time.
@@ -119,7 +151,7 @@ async fn an_operation_that_met_conflicts_only_fails_after_five_seconds_and_was_c
     let driver = driver(&ours, 1).await;
     let (before, contended) = (claim("before"), claim("a"));
     driver.acquire(&before, Patience::Try).await.expect("the store works");
-    ours.set_faults(Faults { latency: LATENCY, ..Faults::default() });
+    ours.set_faults(slow(0.0));
     let writing = {
         let store = store.clone();
         async move {
