@@ -96,7 +96,7 @@ impl DriverInner {
             Err(error) => {
                 // An acquire that may be carried out later is kept until it is released or over.
                 if error.ambiguous == 0 && is_new {
-                    self.own.left(&claim.id);
+                    self.own.forget(&claim.id);
                 }
                 return Err(error);
             }
@@ -121,12 +121,12 @@ impl DriverInner {
                 lives.then_some(queued).ok_or_else(given_up)
             }
             Ok(Acquisition::Busy) => {
-                self.own.left(&claim.id);
+                self.own.forget(&claim.id);
                 Ok(Acquisition::Busy)
             }
             Err(error) => {
                 if ambiguous == 0 && is_new {
-                    self.own.left(&claim.id);
+                    self.own.forget(&claim.id);
                 }
                 Err(error)
             }

@@ -106,7 +106,7 @@ impl OwnClaims {
     }
 
     /// The claim is in no queue any more, and never will be.
-    pub(crate) fn left(&self, id: &ClaimId) {
+    pub(crate) fn forget(&self, id: &ClaimId) {
         locked(&self.claims).remove(id);
     }
 

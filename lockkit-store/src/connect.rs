@@ -211,7 +211,7 @@ async fn watch(driver: Weak<DriverInner>) {
 impl DriverInner {
     async fn end(&self, own: &OwnClaim) {
         match self.apply(Operation::Release(own.claim.clone())).await {
-            Ok(_) => self.own.left(&own.claim.id),
+            Ok(_) => self.own.forget(&own.claim.id),
             Err(error) => {
                 tracing::debug!(%error, "a claim that is not renewed could not be released yet");
                 self.own.end_again(&own.claim.id, self.context.now().after(RELEASE_AGAIN));

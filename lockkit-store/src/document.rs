@@ -109,7 +109,7 @@ pub(crate) struct StoredBreak {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredEntry {
     pub(crate) id: ClaimId,
-    pub(crate) place: u64,
+    pub(crate) sequence: u64,
     pub(crate) token: Token,
     pub(crate) mode: Mode,
     pub(crate) hold_ttl: Duration,
@@ -179,8 +179,8 @@ struct WireQueue {
 struct WireEntry {
     id: String,
     session: String,
-    place: u64,
-    /// Where it is not the place.
+    sequence: u64,
+    /// Where it is not the sequence number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token: Option<u64>,
     /// `x`, `s`, or permits and limit.
@@ -255,8 +255,8 @@ impl WireEntry {
         Self {
             id: entry.id.to_hex(),
             session: details.session.clone(),
-            place: entry.place,
-            token: Some(entry.token.get()).filter(|token| *token != entry.place),
+            sequence: entry.sequence,
+            token: Some(entry.token.get()).filter(|token| *token != entry.sequence),
             mode: match entry.mode {
                 Mode::Exclusive => WireMode::Exclusive,
                 Mode::Shared => WireMode::Shared,
@@ -276,8 +276,8 @@ impl WireEntry {
     fn read(self, owners: &[ClientIdentity]) -> Option<StoredEntry> {
         Some(StoredEntry {
             id: ClaimId::from_hex(&self.id)?,
-            place: self.place,
-            token: Token::new(self.token.unwrap_or(self.place))?,
+            sequence: self.sequence,
+            token: Token::new(self.token.unwrap_or(self.sequence))?,
             mode: match self.mode {
                 WireMode::Exclusive => Mode::Exclusive,
                 WireMode::Shared => Mode::Shared,

@@ -229,7 +229,7 @@ impl DriverInner {
         let (answer, ambiguous) = self.apply(Operation::Release(claim.clone())).await?;
         match answer.answer {
             OperationResult::Released(released) => {
-                self.own.left(&claim.id);
+                self.own.forget(&claim.id);
                 Ok(Attempted::after(ambiguous, released))
             }
             other => Err(BatchError::refused(self.unexpected(&other))),
@@ -315,7 +315,7 @@ impl DriverInner {
             Ok(_) => {}
             Err(BeatError::Store(error)) => return Err(error.clone()),
             Err(BeatError::Lost) => {
-                self.own.left(&claim.id);
+                self.own.forget(&claim.id);
                 return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
             }
         }
@@ -340,7 +340,7 @@ impl DriverInner {
             }
             ended => {
                 if !is_broken {
-                    self.own.left(&claim.id);
+                    self.own.forget(&claim.id);
                 }
                 return Ok(ended);
             }

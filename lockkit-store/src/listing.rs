@@ -1,4 +1,4 @@
-//! What is shown, and what an operator changes: the state of queues, listings, marks of a graceful break,
+//! What is claim_states, and what an operator changes: the state of queues, listings, marks of a graceful break,
 //! token offsets. Reads go to the store directly; nothing here changes a queue.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::document::{
     StoredEntry, StoredQueue, encode, offset_key, session_key, shard_key, shard_of,
 };
 use crate::driver::DriverInner;
-use crate::queues::{has_ended, shown};
+use crate::queues::{claim_states, has_ended};
 use crate::store::{DocumentVersion, StoreError, Swap};
 
 /// What errors call the document of a token offset.
@@ -42,16 +42,18 @@ impl DriverInner {
         let (now, observed) = (self.context.now(), self.context.observed_now());
         let left = |entry: &StoredEntry| match self.own.get(&entry.id) {
             Some(own) => own.due.since(now),
-            None => {
-                self.context.sights.left(&entry.details.session, observed).unwrap_or(entry.hold_ttl)
-            }
+            None => self
+                .context
+                .sights
+                .remaining(&entry.details.session, observed)
+                .unwrap_or(entry.hold_ttl),
         };
-        let line = shown(&self.context, queue, left);
+        let line = claim_states(&self.context, queue, left);
         let last_break = queue.breaks.last().map(|it| it.record.clone());
         LockState::new(key.clone(), line, last_break)
     }
 
-    /// Whatever is shown is watched too: what has ended is known sooner.
+    /// Whatever is claim_states is watched too: what has ended is known sooner.
     /// What is found to have ended is pruned, so that it does not stay in a shard that no claim enters.
     fn watch_sessions<'a>(&self, shard: u32, entries: impl Iterator<Item = &'a StoredEntry>) {
         let observed = self.context.observed_now();

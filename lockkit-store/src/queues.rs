@@ -315,19 +315,20 @@ pub(crate) fn has_ended(context: &StoreContext, entry: &StoredEntry, observed: C
 }
 
 /// The live claims of a queue as people may see them. Changes nothing.
-pub(crate) fn shown(
+pub(crate) fn claim_states(
     context: &StoreContext,
     queue: &StoredQueue,
     left: impl Fn(&StoredEntry) -> Duration,
 ) -> Vec<ClaimState> {
     let (now, observed, wall) = (context.now(), context.observed_now(), context.wall_ms());
     let live = queue.entries.iter().filter(|entry| !has_ended(context, entry, observed));
-    let by_place: BTreeMap<u64, &StoredEntry> = live.map(|entry| (entry.place, entry)).collect();
-    let entries = by_place.values().map(|entry| line_entry((*entry).clone(), now, NEVER));
+    let by_sequence: BTreeMap<u64, &StoredEntry> =
+        live.map(|entry| (entry.sequence, entry)).collect();
+    let entries = by_sequence.values().map(|entry| line_entry((*entry).clone(), now, NEVER));
     let line: ClaimList<Arc<EntryDetails>> = ClaimList::window(entries, None, queue.limit);
     let since = |ms: u64| Duration::from_millis(wall.saturating_sub(ms));
     let shown = line.live_entries(now).map(|(entry, mode, holds)| {
-        let stored = by_place[&entry.sequence];
+        let stored = by_sequence[&entry.sequence];
         let details = &*stored.details;
         let mut state = ClaimState::new(entry.token, mode, details.owner.clone());
         state.note = details.note.clone();
@@ -345,7 +346,7 @@ pub(crate) fn shown(
 fn line_entry(entry: StoredEntry, now: Moment, expires: Moment) -> QueuedClaim<Arc<EntryDetails>> {
     QueuedClaim {
         id: entry.id,
-        sequence: entry.place,
+        sequence: entry.sequence,
         token: entry.token,
         mode: entry.mode,
         hold_ttl: entry.hold_ttl,
@@ -367,7 +368,7 @@ fn stored_entry(entry: &QueuedClaim<Arc<EntryDetails>>, wall: u64) -> StoredEntr
     }
     StoredEntry {
         id: entry.id,
-        place: entry.sequence,
+        sequence: entry.sequence,
         token: entry.token,
         mode: entry.mode,
         hold_ttl: entry.hold_ttl,

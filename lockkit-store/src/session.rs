@@ -202,7 +202,7 @@ impl SessionOwner {
             }
             let failure = match self.version.clone() {
                 Some(version) => self.swap(&version).await,
-                None => self.look().await,
+                None => self.read().await,
             };
             match failure {
                 Ok(()) => continue,
@@ -247,7 +247,7 @@ impl SessionOwner {
     }
 
     /// Reads what is there.
-    async fn look(&mut self) -> Result<(), Error> {
+    async fn read(&mut self) -> Result<(), Error> {
         match self.context.load(&self.key, "a session").await? {
             Some((document, version)) => self.found(document, version),
             None => self.lost(),

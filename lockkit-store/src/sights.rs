@@ -121,7 +121,7 @@ impl Sights {
     }
 
     /// What is left of a session at most, as far as this process saw.
-    pub(crate) fn left(&self, session: &str, now: ClockPair) -> Option<Duration> {
+    pub(crate) fn remaining(&self, session: &str, now: ClockPair) -> Option<Duration> {
         let sights = locked(&self.0);
         let sight = sights.get(session)?;
         Some(sight.ttl.saturating_sub(now.since(sight.first_seen)))

@@ -61,7 +61,7 @@ impl<D: Dialect> SqlServerInner<D> {
             [one] => vec![self.single(one).await],
             several => match self.together(several).await {
                 Err(error) if error.error.is_read_only() => {
-                    join_all(several.iter().map(|one| self.alone(one))).await
+                    join_all(several.iter().map(|one| self.submit_single(one))).await
                 }
                 answers => answers?,
             },
@@ -140,7 +140,7 @@ impl<D: Dialect> SqlServerInner<D> {
                     }
                 },
             };
-            let answer = self.alone(operation).await;
+            let answer = self.submit_single(operation).await;
             drop(permit);
             failures += 1;
             // A pool of the user's may refuse at once.
@@ -179,7 +179,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// A statement for this one, which waits for the client that has locked its queue.
-    async fn alone(&self, operation: &Operation<'_>) -> OperationAnswer {
+    async fn submit_single(&self, operation: &Operation<'_>) -> OperationAnswer {
         let is_release = operation.kind == OperationKind::Release;
         let id = if is_release { StatementId::Release } else { StatementId::Acquire };
         let one = Arguments::Batch(std::slice::from_ref(operation), &self.client);

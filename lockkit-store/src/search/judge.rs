@@ -63,7 +63,7 @@ impl Judge {
         lock: &str,
         (id, mode): (ClaimId, Mode),
         token: Token,
-        left: Duration,
+        remaining: Duration,
     ) {
         let now = Instant::now();
         let judged = self.locks.entry(lock.to_owned()).or_default();
@@ -100,7 +100,7 @@ impl Judge {
                 judged.greatest_exclusive = judged.greatest_exclusive.max(Some(token));
             }
         }
-        let valid_until = now + left;
+        let valid_until = now + remaining;
         let holder = JudgedHolder { client, mode, token, valid_until };
         match judged.holders.get_mut(&id) {
             Some(before) => before.valid_until = before.valid_until.max(valid_until),
@@ -108,7 +108,7 @@ impl Judge {
         }
         if is_new {
             self.grants += 1;
-            self.note(format!("client {client} holds {lock} with {token} for {left:?}"));
+            self.note(format!("client {client} holds {lock} with {token} for {remaining:?}"));
         }
         wrong.into_iter().for_each(|wrong| self.violated(wrong));
     }

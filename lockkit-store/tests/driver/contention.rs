@@ -10,7 +10,7 @@ use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{ReadOutcome, Store, StoreDriver, StoreFacts};
 use tokio::time::{Instant, sleep};
 
-use crate::claims::{TTL, claim, connect, options};
+use crate::claims::{claim, connect, options};
 
 /// A request of S3 takes 80 ms both ways, a fifth more or less. Of times that vary much more, some are so short that
 /// a shard is swapped twice as often.
