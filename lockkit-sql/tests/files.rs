@@ -120,7 +120,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
     for version in [1, 7] {
         bytes[60..64].copy_from_slice(&u32::to_be_bytes(version));
         std::fs::write(&path, &bytes).unwrap();
-        let told = format!("have version {version}, and this lockkit needs version 2");
+        let told = format!("have version {version}, and this lockkit needs version 3");
         refuses(&path, &[&told, "use the lockkit that made them, or drop them"]).await;
     }
 }
@@ -138,7 +138,7 @@ async fn tables_of_another_version_beside_others_are_refused() {
         let other = format!("UPDATE lockkit_meta SET version = {version}");
         pool.execute(lockkit_sql::sqlx::AssertSqlSafe(other)).await.unwrap();
         let refused = open().await.unwrap_err().to_string();
-        let told = format!("have version {version}, and this lockkit needs version 2");
+        let told = format!("have version {version}, and this lockkit needs version 3");
         assert!(refused.contains(&told), "{refused}");
     }
 }

@@ -37,7 +37,7 @@ const SPARE: [&str; 12] = [
     "EXECUTE ON lockkit_fence",
     "EXECUTE ON lockkit_poll",
     // Of a register that was written while the clock was ahead.
-    "EXECUTE ON lockkit_rebase",
+    "EXECUTE ON lockkit_redate",
     "EXECUTE ON lockkit_sweep",
 ];
 

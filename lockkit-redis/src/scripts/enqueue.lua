@@ -35,8 +35,8 @@ local function acquire(key, counter, text, ttl, token, options, taken)
   last_token(counter) -- an error, before anything is written, when it is no counter
   if queue.single and (try or queue.single.id == id) then
     if queue.single.id == id then return renew_single(key, queue.single, ttl) end
-    local left = left_of_single(key, queue.single)
-    if left < redis.call('PTTL', key) then redis.call('PEXPIRE', key, string.format('%.0f', left)) end
+    local remaining = left_of_single(key, queue.single)
+    if remaining < redis.call('PTTL', key) then redis.call('PEXPIRE', key, string.format('%.0f', remaining)) end
     return { 'busy' }
   end
   open(queue, id)

@@ -10,8 +10,8 @@
 local function keep(i)
   local key, owner, lease = KEYS[i], ARGV[2 * i], ARGV[2 * i + 1]
   if not is_owner(key, owner) then return 0 end
-  local left = redis.call('PTTL', key)
-  if left < tonumber(lease) then redis.call('PEXPIRE', key, lease) end
+  local remaining = redis.call('PTTL', key)
+  if remaining < tonumber(lease) then redis.call('PEXPIRE', key, lease) end
   return 1
 end
 

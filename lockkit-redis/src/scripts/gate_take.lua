@@ -13,10 +13,10 @@ local function take()
     error({ err = 'LOCKKIT the key ' .. KEYS[1] .. ' is a ' .. other .. ', and with neighbours=' .. ARGV[1]
       .. ' a lock is a ' .. TYPES[ARGV[1]] .. '; nothing was changed. Is it a lock of another library?' })
   end
-  local left = redis.call('PTTL', KEYS[1])
-  if owns == false then return { 'busy', left } end
+  local remaining = redis.call('PTTL', KEYS[1])
+  if owns == false then return { 'busy', remaining } end
   if owns then
-    if left >= 0 and left < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+    if remaining >= 0 and remaining < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
   elseif ARGV[1] == 'redisson' then
     redis.call('HSET', KEYS[1], ARGV[2], '1')
     redis.call('PEXPIRE', KEYS[1], ARGV[3])

@@ -26,8 +26,8 @@ local function inspect()
     for _, sequence in ipairs(sequences(queue)) do
       local c = read_claim(queue, sequence)
       -- Never longer than `prune` would let it last.
-      local left = math.min(c.ends - now, tonumber(c.holds and c.hold or c.wait))
-      state[#state + 1] = { left, table.concat({ c.mode, c.token, string.format('%.0f', c.weight), c.hold, c.wait,
+      local remaining = math.min(c.ends - now, tonumber(c.holds and c.hold or c.wait))
+      state[#state + 1] = { remaining, table.concat({ c.mode, c.token, string.format('%.0f', c.weight), c.hold, c.wait,
         c.client, c.queued, c.held, c.broken, c.label }, ' ') }
     end
   end

@@ -129,26 +129,26 @@ end
 -- Has that lease last for so many ms at least, and gives it this token if it is greater. Writes in any
 -- case: WAIT waits for what its own connection wrote.
 local function renew_single(key, c, ttl, token)
-  local left, longer = math.max(tonumber(ttl), left_of_single(key, c)), tonumber(ttl) > tonumber(c.hold)
+  local remaining, longer = math.max(tonumber(ttl), left_of_single(key, c)), tonumber(ttl) > tonumber(c.hold)
   -- Takes no memory: when it is full, this write and those behind it get through.
-  redis.call('PEXPIRE', key, string.format('%.0f', left))
+  redis.call('PEXPIRE', key, string.format('%.0f', remaining))
   if longer or (token and token > c.token) then
     if longer then c.hold = ttl end
     if token and token > c.token then c.token = token end
     redis.call('SET', key, table.concat({ c.token, c.id, c.hold, c.wait, c.client, c.label }, ' '), 'PX',
-      string.format('%.0f', left))
+      string.format('%.0f', remaining))
   end
   return c.token
 end
 
 -- The string becomes a hash.
 local function expand(queue)
-  local c, left = queue.single, left_of_single(queue.key, queue.single)
+  local c, remaining = queue.single, left_of_single(queue.key, queue.single)
   redis.call('DEL', queue.key)
   c.mode, c.weight, c.broken = 'x', tonumber(CAPACITY), '0'
   c.held = string.sub(c.token, -16) -- the token is when it was taken, as good as always
   c.queued = c.held
-  append(queue, c, left)
+  append(queue, c, remaining)
   queue.waiter, queue.holders, queue.weight, queue.capacity = queue.next, 1, c.weight, c.weight
 end
 

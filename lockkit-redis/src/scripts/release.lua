@@ -24,17 +24,17 @@ local clock = call('TIME')
 -- #include answer.lua
 
 sender = ARGV[1]
-local answers, slow, left = {}, nil, {}
+local answers, slow, remaining = {}, nil, {}
 for i = 1, #ARGV - 1 do answers[i] = 1 end
 for _, i in ipairs(rest) do
   -- Those of one lock in their order.
   local passed, heir, token, owner
-  if not left[KEYS[i]] then passed, heir, token, owner = pass(KEYS[i], ARGV[i + 1]) end
+  if not remaining[KEYS[i]] then passed, heir, token, owner = pass(KEYS[i], ARGV[i + 1]) end
   if passed then
     carried[ARGV[i + 1]] = nil -- promoted by this very call, perhaps
     tell(owner, heir, token, { key = KEYS[i] })
   else
-    slow, left[KEYS[i]] = slow or {}, true
+    slow, remaining[KEYS[i]] = slow or {}, true
     slow[#slow + 1] = i
   end
 end

@@ -37,7 +37,7 @@ pub struct MySql {
     statements: HashMap<StatementId, Statement>,
     fast_acquire: Statement,
     fast_release: Statement,
-    rebase: Statement,
+    redate: Statement,
     /// What makes the tables and procedures, in order.
     schema: Vec<String>,
     prefix: String,
@@ -143,7 +143,7 @@ impl Dialect for MySql {
             statements: STATEMENTS.map(|(id, text)| (id, statement(text))).into(),
             fast_acquire: statement(include_str!("sql/fast_acquire.sql")),
             fast_release: statement(include_str!("sql/fast_release.sql")),
-            rebase: statement(include_str!("sql/rebase.sql")),
+            redate: statement(include_str!("sql/redate.sql")),
             schema: schema::steps(&prefix),
             prefix,
             uncontended: UncontendedNames::default(),

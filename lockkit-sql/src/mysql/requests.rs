@@ -32,7 +32,7 @@ impl MySql {
         let rows = self.ask(connection, StatementId::Load, args).await?;
         if let Some(set_at) = rows.first().and_then(|row| row.int(3)) {
             let args = [args, &[Arg::Int(set_at)]].concat();
-            self.rebase.bind(&args)?.execute(connection).await?;
+            self.redate.bind(&args)?.execute(connection).await?;
         }
         Ok(rows)
     }

@@ -3,6 +3,7 @@
 #![doc = include_str!("guide.md")]
 
 mod advisory;
+mod answers;
 mod fence;
 mod listen;
 mod promises;
@@ -24,10 +25,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 use crate::rows::{micros, other_version};
 use crate::server::dialect::{
     Arg, Arguments, CommandConnections, Dialect, ErrorClass, MessageHandler, NeighbourGate, Row,
-    StatementId, Value, without_header,
+    StatementId, without_header,
 };
 use crate::server::{ServerDriver, ServerDurability, ShedLockTable, Tables, capabilities};
 use advisory::AdvisoryGate;
+use answers::{freed, handed_over, taken};
 
 pub use fence::TOKENS_TABLE;
 
@@ -35,7 +37,7 @@ pub use fence::TOKENS_TABLE;
 #[derive(Debug)]
 pub struct Postgres {
     /// What stands before the name of every table and function.
-    place: String,
+    prefix: String,
     schema: String,
     statements: HashMap<StatementId, Arc<str>>,
     /// Whether statements are sent as text: a pooler was met before the server, or the connections of the
@@ -82,22 +84,22 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 9;
+    const VERSION: i64 = 10;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability, shedlock: &ShedLockTable) -> Self {
         let schema = tables.0.clone();
-        let place = format!("\"{schema}\".lockkit_");
+        let prefix = format!("\"{schema}\".lockkit_");
         let statements = FUNCTIONS.map(|(id, name, args)| {
-            let text = statement(&place, durability, id, name, args);
+            let text = statement(&prefix, durability, id, name, args);
             (id, Arc::from(shedlock.fill(&text).replace("{utc}", UTC)))
         });
         let statements = HashMap::from(statements);
         let telling: String = without_header(include_str!("sql/evidence.sql"));
         let telling = telling.replace("{renewal}", &statements[&StatementId::Renew]).into();
         let (plain, tells) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { place, schema, statements, plain, telling, tells, full: Mutex::default() }
+        Self { prefix, schema, statements, plain, telling, tells, full: Mutex::default() }
     }
 
     fn parse(url: &str) -> Result<PgConnectOptions> {
@@ -116,7 +118,7 @@ impl Dialect for Postgres {
     }
 
     fn schema(&self) -> String {
-        let body = SCHEMA.replace("{p}", &self.place).replace("{schema}", &self.schema);
+        let body = SCHEMA.replace("{p}", &self.prefix).replace("{schema}", &self.schema);
         // PostgreSQL puts the version that it finds there in place of `%`.
         let body =
             body.replace("{other_version}", &other_version(&self.schema, "%", Self::VERSION));
@@ -374,7 +376,7 @@ const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigi
 /// The text of an operation. Where it is not to wait for the disk, it says so for its own transaction
 /// alone, so that it works behind a pooler too.
 fn statement(
-    place: &str,
+    prefix: &str,
     durability: ServerDurability,
     id: StatementId,
     function: &str,
@@ -405,39 +407,7 @@ fn statement(
     };
     let settings = if is_needed { QUICK } else { "NULL::bigint" };
     let text = without_header(text).replace("{call}", &call).replace("{settings}", settings);
-    text.replace("{p}", place)
-}
-
-/// The row of [`StatementId::Acquire`] from that of its statement: a token, or the answer of `acquire_packed`.
-fn taken(row: &Row, hold: i64) -> Row {
-    match row.int(0) {
-        Some(token) => Row::granted(token, hold),
-        None => Row(unpacked(row.bytes(1).unwrap_or_default(), 5)),
-    }
-}
-
-/// The row of [`StatementId::Release`] from that of its statement: 1, or the answer of `release_packed`.
-fn freed(row: &Row) -> Row {
-    match row.int(0) {
-        Some(_) => Row::released(),
-        None => Row(unpacked(row.bytes(1).unwrap_or_default(), 1)),
-    }
-}
-
-/// The rows of [`StatementId::Pass`] from the answer of `pass`.
-fn handed_over(row: &Row) -> Vec<Row> {
-    let mut values = unpacked(row.bytes(0).unwrap_or_default(), 6);
-    let acquired = values.split_off(1.min(values.len()));
-    let row = |number, values| Row([vec![Value::Int(number)], values].concat());
-    vec![row(0, values), row(1, acquired)]
-}
-
-/// Numbers of 8 bytes each, and what is behind them.
-fn unpacked(bytes: &[u8], numbers: usize) -> Vec<Value> {
-    let (numbers, rest) = bytes.split_at_checked(8 * numbers).unwrap_or((&[], bytes));
-    let (numbers, _) = numbers.as_chunks::<8>();
-    let numbers = numbers.iter().map(|number| Value::Int(i64::from_be_bytes(*number)));
-    numbers.chain([Value::Bytes(rest.to_vec())]).collect()
+    text.replace("{p}", prefix)
 }
 
 #[cfg(test)]
@@ -465,15 +435,6 @@ mod tests {
             }
             assert!(!text.contains(&format!("${}", args + 1)), "{id:?}");
         }
-    }
-
-    #[test]
-    fn an_answer_in_bytes_is_numbers_and_what_is_behind_them() {
-        let bytes = [[0, 0, 0, 0, 0, 0, 1, 2], [7; 8]].concat();
-        assert_eq!(unpacked(&bytes, 1), [Value::Int(258), Value::Bytes(vec![7; 8])]);
-        assert_eq!(unpacked(&bytes[..8], 1), [Value::Int(258), Value::Bytes(Vec::new())]);
-        // What is too short has no numbers, which no operation takes for an answer.
-        assert_eq!(unpacked(&[1], 1), [Value::Bytes(vec![1])]);
     }
 
     #[test]

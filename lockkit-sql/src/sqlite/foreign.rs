@@ -27,7 +27,7 @@ impl Transaction<'_> {
                 let (sequence, expires) = (entry.sequence as i64, stored(entry.expires));
                 let text = "UPDATE lockkit_claims SET expires = ?5, asked = ?6,
                         queued = min(queued, ?6), held = min(held, ?6)
-                    WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
+                    WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
                 self.run(text, params![namespace, space, name, sequence, expires, self.now()])?;
             }
         }

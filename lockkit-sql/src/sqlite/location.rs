@@ -18,7 +18,7 @@ use crate::rows::other_version;
 /// `lkit`, in the header of every file that lockkit made.
 pub(crate) const APPLICATION_ID: i64 = 0x6c6b_6974;
 /// The version of the tables that this driver makes and uses.
-pub(crate) const SCHEMA_VERSION: i64 = 2;
+pub(crate) const SCHEMA_VERSION: i64 = 3;
 /// How many links are followed from one to the next, as by the kernel.
 const LINKS: usize = 40;
 

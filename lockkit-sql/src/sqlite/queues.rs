@@ -74,16 +74,16 @@ impl Transaction<'_> {
         sequence: u64,
     ) -> rusqlite::Result<NextPoll> {
         let line = &queue.queue;
-        if line.known_to().is_some() && queue.places.is_empty() {
+        if line.known_to().is_some() && queue.sequences.is_empty() {
             let (namespace, space, name) = columns(key);
-            let text = "SELECT place FROM lockkit_claims
-                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY place";
+            let text = "SELECT sequence FROM lockkit_claims
+                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY sequence";
             let values = params![namespace, space, name, self.now];
-            queue.places = self.all(text, values, |row| row.get(0).map(unsigned))?;
+            queue.sequences = self.all(text, values, |row| row.get(0).map(unsigned))?;
         }
         let ahead = match line.known_to() {
             None => line.ahead(sequence),
-            Some(_) => queue.places.partition_point(|other| *other < sequence) as u32,
+            Some(_) => queue.sequences.partition_point(|other| *other < sequence) as u32,
         };
         // For the first to wait it is any of the queue, for others that of the claim right before it.
         let before = line.entries().take_while(|entry| entry.sequence < sequence).last();
@@ -154,7 +154,7 @@ impl Transaction<'_> {
         let mut last_row = entries.last().map_or(0, |entry| entry.sequence);
         if known_to.is_some() {
             self.partly.push(key.clone());
-            let text = "SELECT max(place) FROM lockkit_claims
+            let text = "SELECT max(sequence) FROM lockkit_claims
                 WHERE namespace = ?1 AND space = ?2 AND name = ?3";
             last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
         }
@@ -167,7 +167,7 @@ impl Transaction<'_> {
             last_row,
             remembered,
             bite: FRONT * 4,
-            places: Vec::new(),
+            sequences: Vec::new(),
         })
     }
 
@@ -188,8 +188,10 @@ impl Transaction<'_> {
         count: usize,
     ) -> rusqlite::Result<(Vec<QueuedClaim>, Option<u64>)> {
         let (namespace, space, name) = columns(key);
-        let text =
-            concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
+        let text = concat!(
+            include_str!("sql/entries.sql"),
+            "AND sequence > ?4 ORDER BY sequence LIMIT ?5"
+        );
         let values = params![namespace, space, name, after, count as i64 + 1];
         let mut entries =
             self.adopted(key, self.all(text, values, |row| entry(row, key.space))?)?;
@@ -239,7 +241,7 @@ impl Transaction<'_> {
                 continue;
             }
             if matches!(change.kind, ChangeKind::Queued | ChangeKind::Removed) {
-                queue.places.clear();
+                queue.sequences.clear();
             }
             match queue.queue.get(change.sequence) {
                 Some(entry) => {
@@ -293,7 +295,7 @@ impl Transaction<'_> {
     fn delete(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "DELETE FROM lockkit_claims
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
         self.run(text, params![namespace, space, name, sequence as i64])
     }
 
@@ -301,7 +303,7 @@ impl Transaction<'_> {
     fn remember(&self, key: &Key, sequence: u64) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let text = "UPDATE lockkit_claims SET expires = 0, held = coalesce(held, ?5)
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND sequence = ?4";
         self.run(text, params![namespace, space, name, sequence as i64, self.now])
     }
 

@@ -64,8 +64,8 @@ pub(super) struct CachedQueue {
     pub(super) remembered: Option<u64>,
     /// How much to load next.
     pub(super) bite: usize,
-    /// The places of all live claims, if they were asked for and the window does not show them.
-    pub(super) places: Vec<u64>,
+    /// The sequences of all live claims, if they were asked for and the window does not show them.
+    pub(super) sequences: Vec<u64>,
 }
 
 impl<'c> Transaction<'c> {

@@ -199,7 +199,7 @@ fn prune(
         "SELECT namespace, space, name, expires <= ?5 OR (asked > ?5 + ?6
            AND expires > ?5 + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
          FROM lockkit_claims WHERE (namespace, space, name) > (?1, ?2, ?3)
-         ORDER BY namespace, space, name, place LIMIT ?4",
+         ORDER BY namespace, space, name, sequence LIMIT ?4",
         params![namespace, space, name, BITE as i64, transaction.now(), STALE],
         // It has ended, or is of another boot.
         |row| Ok((key_of(row)?, row.get::<_, bool>(3)?)),

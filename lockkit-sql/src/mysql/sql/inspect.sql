@@ -2,7 +2,7 @@
 -- Parameters: ?1 namespace, ?2 space, ?3 name. Columns: those of a claim, see `inspect.rs`.
 SELECT namespace, space, name, token, weight, capacity, hold_ttl,
        {now} - queued AS queued_for, expires - GREATEST({now}, set_at) AS left_for, {now} - held AS held_for,
-       broken, identity, note, NULL AS record, place
+       broken, identity, note, NULL AS record, sequence
 FROM lockkit_claims
 WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > {now}
 UNION ALL
@@ -15,4 +15,4 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        (SELECT record FROM lockkit_breaks WHERE namespace = ?1 AND space = ?2 AND name = ?3
         ORDER BY n DESC LIMIT 1), 0
-ORDER BY place LIMIT 18446744073709551615;
+ORDER BY sequence LIMIT 18446744073709551615;

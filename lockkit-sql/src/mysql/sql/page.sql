@@ -17,7 +17,7 @@ SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl,
        c.broken, c.identity, c.note,
        (SELECT b.record FROM lockkit_breaks AS b
         WHERE b.namespace = c.namespace AND b.space = c.space AND b.name = c.name
-        ORDER BY b.n DESC LIMIT 1) AS record, c.place
+        ORDER BY b.n DESC LIMIT 1) AS record, c.sequence
 FROM page STRAIGHT_JOIN lockkit_claims AS c
   ON c.namespace = page.namespace AND c.space = page.space AND c.name = page.name
 WHERE c.expires > {now}
@@ -31,4 +31,4 @@ SELECT l.namespace, l.space, l.name, l.last, l.weight, l.capacity, l.hold_ttl,
 FROM page STRAIGHT_JOIN lockkit_names AS l
   ON l.namespace = page.namespace AND l.space = page.space AND l.name = page.name
 WHERE l.id IS NOT NULL
-ORDER BY space, name, place LIMIT 18446744073709551615;
+ORDER BY space, name, sequence LIMIT 18446744073709551615;

@@ -14,7 +14,7 @@ WITH asked AS (
   WHERE c.held IS NULL
 ), placed AS (
   SELECT c.id, ROW_NUMBER() OVER (
-    PARTITION BY c.namespace, c.space, c.name ORDER BY c.place) - 1 AS ahead
+    PARTITION BY c.namespace, c.space, c.name ORDER BY c.sequence) - 1 AS ahead
   FROM waits STRAIGHT_JOIN lockkit_claims AS c
     ON c.namespace = waits.namespace AND c.space = waits.space AND c.name = waits.name
 )

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   last      BIGINT         NOT NULL,           -- the greatest token given; that of the claim here
   has_claim_rows     TINYINT        NOT NULL DEFAULT 0, -- the queue is in lockkit_claims
   next      BIGINT         NOT NULL DEFAULT 0, -- 0: no claim waits; else not behind its first waiter
-  ends      BIGINT         NOT NULL DEFAULT 0, -- when its first are to be looked at again
+  ends      BIGINT         NOT NULL DEFAULT 0, -- when its first are to be examined again
   id        BINARY(16),                        -- of the claim here, or of the last one
   weight    BIGINT         NOT NULL DEFAULT 0,
   capacity  BIGINT         NOT NULL DEFAULT 0,
@@ -47,8 +47,8 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   namespace VARBINARY(128) NOT NULL,
   space     TINYINT        NOT NULL,
   name      VARBINARY(512) NOT NULL,
-  place     BIGINT         NOT NULL,           -- the order
-  token     BIGINT         NOT NULL,           -- the place, unless raised
+  sequence     BIGINT         NOT NULL,           -- the order
+  token     BIGINT         NOT NULL,           -- the same number, unless raised
   id        BINARY(16)     NOT NULL,
   weight    BIGINT         NOT NULL,
   capacity  BIGINT         NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   identity  BLOB,
   note      BLOB,
   set_at    BIGINT         NOT NULL DEFAULT 0,
-  PRIMARY KEY (namespace, space, name, place),
+  PRIMARY KEY (namespace, space, name, sequence),
   UNIQUE KEY lockkit_by_id (id)
 ) ENGINE=InnoDB
 --;
@@ -117,12 +117,12 @@ SELECT CONVERT(namespace USING utf8mb4) AS namespace,
          AS left_s,
        CONVERT(identity USING utf8mb4) AS identity, CONVERT(note USING utf8mb4) AS note
 FROM (
-  SELECT namespace, space, name, place, token, weight, capacity, expires, held, identity, note
+  SELECT namespace, space, name, sequence, token, weight, capacity, expires, held, identity, note
   FROM lockkit_claims
   UNION ALL
   SELECT namespace, space, name, last, last, weight, capacity, expires, since, identity, note
   FROM lockkit_names WHERE id IS NOT NULL
 ) AS all_claims
 WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-ORDER BY namespace, space, name, place
+ORDER BY namespace, space, name, sequence
 --;

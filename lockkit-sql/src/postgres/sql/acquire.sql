@@ -107,7 +107,7 @@ BEGIN
   UPDATE {p}names AS n SET used = v_now, last = greatest(n.last + 1, v_now,
     CASE WHEN v_new THEN (SELECT floor + 1 FROM {p}meta) END)
   WHERE n.queue = v_queue RETURNING n.last INTO v_last;
-  INSERT INTO {p}claims (id, queue, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
+  INSERT INTO {p}claims (id, queue, sequence, token, weight, capacity, hold_ttl, wait_ttl, queued,
                          expires, held, client, identity, note, set_at)
   VALUES (p_id, v_queue, v_last, v_last, p_weight, p_capacity, p_hold, p_wait, v_now,
           v_now + CASE outcome WHEN 1 THEN p_hold ELSE p_wait END, v_held, p_client, p_identity,

@@ -1,4 +1,4 @@
--- Changes one claim in its place. Arguments and result: `StatementId::Amend`.
+-- Changes one claim of a queue. Arguments and result: `StatementId::Amend`.
 CREATE OR REPLACE FUNCTION {p}amend(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_what bigint, p_value bigint)
 RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, next_poll bigint,
@@ -7,7 +7,7 @@ RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, n
 DECLARE
   v_queue  bigint;
   v_now   bigint;
-  v_place bigint;
+  v_sequence bigint;
   v_tags  bytea;
 BEGIN
   v_queue := {p}lock_queue(p_namespace, p_space, p_name);
@@ -16,10 +16,10 @@ BEGIN
   IF p_what = 2 THEN
     -- A raise lifts the waiters behind the claim as well, or they would get lower tokens later; their
     -- distances stay, so the order does. Claims that share with it and hold already do not conflict.
-    SELECT k.place INTO v_place FROM {p}claims AS k
+    SELECT k.sequence INTO v_sequence FROM {p}claims AS k
     WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken AND k.token < p_value;
-    UPDATE {p}claims AS k SET token = greatest(k.token, p_value + (k.place - v_place))
-    WHERE k.queue = v_queue AND (k.place = v_place OR k.place > v_place AND k.held IS NULL);
+    UPDATE {p}claims AS k SET token = greatest(k.token, p_value + (k.sequence - v_sequence))
+    WHERE k.queue = v_queue AND (k.sequence = v_sequence OR k.sequence > v_sequence AND k.held IS NULL);
     -- Later tokens are raised only for a claim that is there.
     IF FOUND THEN
       UPDATE {p}names AS n SET last = greatest(n.last,

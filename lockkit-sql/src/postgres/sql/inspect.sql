@@ -11,7 +11,7 @@ RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight b
   FROM (SELECT {p}clock() AS now OFFSET 0) AS t
   CROSS JOIN {p}names AS n
   LEFT JOIN LATERAL (
-    SELECT k.place, k.token, k.weight, k.capacity, k.hold_ttl, k.queued, k.expires, k.held, k.set_at,
+    SELECT k.sequence, k.token, k.weight, k.capacity, k.hold_ttl, k.queued, k.expires, k.held, k.set_at,
            k.broken, k.identity, k.note
     FROM {p}claims AS k WHERE k.queue = n.queue AND k.expires > t.now
     UNION ALL
@@ -20,7 +20,7 @@ RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight b
     WHERE n.id IS NOT NULL AND n.expires > t.now
   ) AS c ON true
   WHERE n.queue = ANY (p_queues) AND (p_empty OR c.token IS NOT NULL)
-  ORDER BY n.space, n.name, c.place
+  ORDER BY n.space, n.name, c.sequence
 $$;
 
 -- One queue. Arguments and result: `StatementId::Inspect`.

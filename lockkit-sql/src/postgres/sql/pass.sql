@@ -1,5 +1,5 @@
 -- Hands an exclusive lock over: takes its holder out, lets the next claim hold, and puts a new claim at the end. It
--- reads the queue from the place of the holder that leaves, never from the start, where rows of earlier holders
+-- reads the queue from the sequence number of the holder that leaves, never from the start, where rows of earlier holders
 -- may not be vacuumed yet, and no more of it in a long queue than in a short one: a bitmap scan, which is planned
 -- for a small table, would read all of it. Anything else is left to `submit`, in the same request: there only `last` and `used` of
 -- the queue have changed by then.
@@ -14,7 +14,7 @@ DECLARE
   v_queue   bigint;
   v_last    bigint;
   v_now     bigint;
-  v_place   bigint;
+  v_sequence   bigint;
   v_ahead   bigint;
   v_longest bigint;
   v_ends    bigint;
@@ -28,7 +28,7 @@ BEGIN
   RETURNING n.queue, n.last INTO v_queue, v_last;
   v_now := {p}clock();
   -- No claim is ahead of an exclusive holder, so the next one is behind it.
-  SELECT o.place INTO v_place FROM {p}claims AS o
+  SELECT o.sequence INTO v_sequence FROM {p}claims AS o
   WHERE o.id = p_leaving AND o.queue = v_queue AND o.held IS NOT NULL AND o.weight = o.capacity
     AND o.expires > v_now AND o.set_at <= v_now
   FOR UPDATE SKIP LOCKED;
@@ -37,11 +37,11 @@ BEGIN
                             p_client, p_identity, p_note);
   END IF;
   UPDATE {p}claims AS k SET held = v_now, set_at = v_now, expires = greatest(k.expires, v_now + k.hold_ttl)
-  WHERE k.id = (SELECT f.id FROM {p}claims AS f WHERE f.queue = v_queue AND f.place > v_place
-                ORDER BY f.place LIMIT 1)
+  WHERE k.id = (SELECT f.id FROM {p}claims AS f WHERE f.queue = v_queue AND f.sequence > v_sequence
+                ORDER BY f.sequence LIMIT 1)
     AND k.held IS NULL AND k.expires > v_now AND k.weight = k.capacity AND k.set_at <= v_now
-    AND NOT k.broken AND (SELECT r.place FROM {p}claims AS r WHERE r.id = p_id) IS NULL
-  RETURNING k.id, k.place, k.token, k.hold_ttl, k.client INTO h;
+    AND NOT k.broken AND (SELECT r.sequence FROM {p}claims AS r WHERE r.id = p_id) IS NULL
+  RETURNING k.id, k.sequence, k.token, k.hold_ttl, k.client INTO h;
   IF NOT FOUND THEN
     -- The next claim does not take over as it is, or the one that comes is in the queue already.
     DELETE FROM {p}claims AS k WHERE k.id = p_leaving;
@@ -57,22 +57,22 @@ BEGIN
   END IF;
   -- A longer queue costs no more: beyond 64, how many are ahead is said by the next renewal.
   SELECT count(*), max(f.wait_ttl) INTO v_ahead, v_longest FROM (
-    SELECT k.wait_ttl FROM {p}claims AS k WHERE k.queue = v_queue AND k.place >= h.place
-    ORDER BY k.place LIMIT 64) AS f;
+    SELECT k.wait_ttl FROM {p}claims AS k WHERE k.queue = v_queue AND k.sequence >= h.sequence
+    ORDER BY k.sequence LIMIT 64) AS f;
   -- As in `promote`.
   IF h.hold_ttl * 3 < v_longest THEN
     SELECT k.id, k.client, k.wait_ttl INTO c FROM {p}claims AS k
-    WHERE k.queue = v_queue AND k.place > h.place ORDER BY k.place LIMIT 1;
+    WHERE k.queue = v_queue AND k.sequence > h.sequence ORDER BY k.sequence LIMIT 1;
     IF h.hold_ttl * 3 < c.wait_ttl THEN
       PERFORM {p}notify(c.client, 'l', c.id, 0);
     END IF;
   END IF;
   SELECT k.expires INTO v_ends FROM {p}claims AS k
-  WHERE k.queue = v_queue AND k.place > v_place ORDER BY k.place DESC LIMIT 1;
+  WHERE k.queue = v_queue AND k.sequence > v_sequence ORDER BY k.sequence DESC LIMIT 1;
   -- The row of the claim that leaves becomes that of the one that comes: its page has room for it, where a row that
   -- is inserted would need a page that is not used up yet.
   UPDATE {p}claims AS k
-  SET id = p_id, place = v_last, token = v_last, weight = p_capacity, capacity = p_capacity,
+  SET id = p_id, sequence = v_last, token = v_last, weight = p_capacity, capacity = p_capacity,
       hold_ttl = p_hold, wait_ttl = p_wait, queued = v_now, expires = v_now + p_wait, held = NULL,
       broken = false, client = p_client, identity = p_identity, note = p_note, set_at = v_now
   WHERE k.id = p_leaving;

@@ -31,7 +31,7 @@ BEGIN
   WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name
   RETURNING n.queue, n.id INTO v_queue, v_id;
   IF v_id IS NOT NULL THEN
-    INSERT INTO {p}claims (id, queue, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
+    INSERT INTO {p}claims (id, queue, sequence, token, weight, capacity, hold_ttl, wait_ttl, queued,
                            expires, held, client, identity, note, set_at)
     SELECT n.id, n.queue, n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.wait_ttl, n.used,
            n.expires, n.used, '', n.identity, n.note, n.set_at
@@ -82,7 +82,7 @@ BEGIN
     UPDATE {p}claims SET expires = expires - set_at + v_now, set_at = v_now WHERE id IN (
       SELECT id FROM {p}claims WHERE queue = p_queue AND set_at > v_now FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
-  FOR c IN SELECT * FROM {p}claims WHERE queue = p_queue ORDER BY place LOOP
+  FOR c IN SELECT * FROM {p}claims WHERE queue = p_queue ORDER BY sequence LOOP
     v_sum := v_sum + c.weight;
     -- Who holds goes on, also under a lower limit.
     IF v_sum > c.capacity AND c.held IS NULL THEN
@@ -132,12 +132,12 @@ BEGIN
     RETURN;
   END IF;
   state := 2;
-  SELECT count(*) INTO ahead FROM {p}claims AS k WHERE k.queue = c.queue AND k.place < c.place;
+  SELECT count(*) INTO ahead FROM {p}claims AS k WHERE k.queue = c.queue AND k.sequence < c.sequence;
   SELECT k.held IS NULL, k.expires INTO v_waits, next_poll
-  FROM {p}claims AS k WHERE k.queue = c.queue AND k.place < c.place ORDER BY k.place DESC LIMIT 1;
+  FROM {p}claims AS k WHERE k.queue = c.queue AND k.sequence < c.sequence ORDER BY k.sequence DESC LIMIT 1;
   IF NOT v_waits THEN
     SELECT min(k.expires) INTO next_poll
-    FROM {p}claims AS k WHERE k.queue = c.queue AND k.place < c.place;
+    FROM {p}claims AS k WHERE k.queue = c.queue AND k.sequence < c.sequence;
   END IF;
   next_poll := next_poll - p_now;
   next_poll := CASE WHEN next_poll > 0 THEN next_poll WHEN ahead > 0 THEN 50000

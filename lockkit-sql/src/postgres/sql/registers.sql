@@ -11,14 +11,14 @@ BEGIN
     AND (r.expires IS NULL OR r.expires > v_now);
   IF FOUND THEN
     IF v_back THEN
-      PERFORM {p}rebase(p_namespace, p_name);
+      PERFORM {p}redate(p_namespace, p_name);
     END IF;
     RETURN NEXT;
   END IF;
 END $$;
 
 -- What was set while the clock was ahead ends as long from now.
-CREATE OR REPLACE FUNCTION {p}rebase(p_namespace bytea, p_name bytea) RETURNS void
+CREATE OR REPLACE FUNCTION {p}redate(p_namespace bytea, p_name bytea) RETURNS void
 LANGUAGE sql VOLATILE AS $$
   UPDATE {p}registers AS r SET set_at = {p}clock(), expires = r.expires - r.set_at + {p}clock(),
     purge_at = r.purge_at - r.set_at + {p}clock()
@@ -49,7 +49,7 @@ BEGIN
   SELECT * INTO r FROM {p}registers AS k WHERE k.namespace = p_namespace AND k.name = p_name;
   v_now := {p}clock();
   IF r.set_at > v_now THEN
-    PERFORM {p}rebase(p_namespace, p_name);
+    PERFORM {p}redate(p_namespace, p_name);
   END IF;
   v_there := r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > v_now);
   IF r.write_id = p_write THEN

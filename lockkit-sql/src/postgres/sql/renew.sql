@@ -90,7 +90,7 @@ BEGIN
          -- A claim ahead has ended: a renewal takes it out.
          CASE WHEN s.state = 2 AND EXISTS (
            SELECT FROM {p}claims AS w JOIN {p}claims AS k USING (queue)
-           WHERE w.id = a.id AND k.place < w.place AND k.expires <= v_now)
+           WHERE w.id = a.id AND k.sequence < w.sequence AND k.expires <= v_now)
          THEN 0 ELSE s.next_poll END,
          s.record, NULL::bytea
   FROM unnest(p_namespaces, p_spaces, p_names, p_ids) WITH ORDINALITY

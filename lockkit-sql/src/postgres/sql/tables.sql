@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {p}names (
   space     smallint NOT NULL,  -- 0 lock, 1 semaphore
   name      bytea    NOT NULL,
   queue      bigint   NOT NULL GENERATED ALWAYS AS IDENTITY UNIQUE,
-  last      bigint   NOT NULL,  -- the last place and token given; those of the claim here
+  last      bigint   NOT NULL,  -- the last number and token given; those of the claim here
   used      bigint   NOT NULL,  -- when it was last changed; since when the claim here holds
   has_claim_rows     boolean  NOT NULL DEFAULT true,
   expires   bigint   NOT NULL DEFAULT 0,  -- of the claim here
@@ -57,8 +57,8 @@ CREATE TABLE IF NOT EXISTS {p}names (
 CREATE TABLE IF NOT EXISTS {p}claims (
   id       bytea   PRIMARY KEY,       -- secret: a client that knows it can release the claim
   queue     bigint  NOT NULL,
-  place    bigint  NOT NULL,          -- the order
-  token    bigint  NOT NULL,          -- the place, unless raised
+  sequence    bigint  NOT NULL,          -- the order
+  token    bigint  NOT NULL,          -- the same number, unless raised
   weight   bigint  NOT NULL,
   capacity bigint  NOT NULL,          -- of a holder: as it came; that of the queue may have changed
   hold_ttl bigint  NOT NULL,
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS {p}claims (
   note     bytea,
   set_at   bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_queue ON {p}claims (queue, place);
+CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_queue ON {p}claims (queue, sequence);
 
 -- Who broke which claim.
 CREATE TABLE IF NOT EXISTS {p}breaks (
@@ -130,10 +130,10 @@ SELECT convert_from(n.namespace, 'UTF8') AS namespace,
        to_timestamp(c.held / 1e6) AS held, to_timestamp(c.expires / 1e6) AS expires, c.broken,
        convert_from(c.identity, 'UTF8') AS identity, convert_from(c.note, 'UTF8') AS note
 FROM {p}names AS n JOIN (
-  SELECT queue, place, token, weight, capacity, queued, held, expires, broken, identity, note
+  SELECT queue, sequence, token, weight, capacity, queued, held, expires, broken, identity, note
   FROM {p}claims
   UNION ALL
   SELECT queue, last, last, weight, capacity, used, used, expires, false, identity, note
   FROM {p}names WHERE id IS NOT NULL AND expires > {p}clock()
 ) AS c USING (queue)
-ORDER BY n.namespace, n.space, n.name, c.place;
+ORDER BY n.namespace, n.space, n.name, c.sequence;

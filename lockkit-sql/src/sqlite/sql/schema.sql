@@ -13,16 +13,16 @@ CREATE TABLE lockkit_meta (
 -- One row a claim, in the order of its queue: the whole queue of a lock is one range of this tree.
 --
 -- What a write costs is the pages that it touches, so an uncontended acquire touches one and its
--- release the same one. Therefore there is no counter that every acquire writes: a place is
+-- release the same one. Therefore there is no counter that every acquire writes: a sequence number is
 -- greater than the last of its queue and than the floor in lockkit_meta, and no less than the wall clock's
 -- microseconds. And therefore the last claim
--- to leave a queue stays as a row that has ended (`expires` 0), which remembers the place. It is
+-- to leave a queue stays as a row that has ended (`expires` 0), which remembers the number. It is
 -- always alone in its queue. The next claim takes it away; so does the sweep, which raises the floor
 -- first, as every operation does that removes the last row of a queue.
 CREATE TABLE lockkit_claims (
   namespace TEXT NOT NULL, space INTEGER NOT NULL, name TEXT NOT NULL, -- space: 0 lock, 1 semaphore
-  place     INTEGER NOT NULL, -- the order
-  token     INTEGER NOT NULL, -- the place, unless raised
+  sequence     INTEGER NOT NULL, -- the order
+  token     INTEGER NOT NULL, -- the same number, unless raised
   id        BLOB    NOT NULL,
   weight    INTEGER NOT NULL, capacity INTEGER NOT NULL,
   hold_ttl  INTEGER NOT NULL, wait_ttl INTEGER NOT NULL,
@@ -33,7 +33,7 @@ CREATE TABLE lockkit_claims (
   broken    INTEGER NOT NULL DEFAULT 0,
   identity  TEXT    NOT NULL, -- JSON
   note      TEXT,
-  PRIMARY KEY (namespace, space, name, place)
+  PRIMARY KEY (namespace, space, name, sequence)
 ) WITHOUT ROWID;
 -- Holders are found at the front of their queue.
 CREATE UNIQUE INDEX lockkit_waiters ON lockkit_claims (id) WHERE held IS NULL;
@@ -81,4 +81,4 @@ SELECT namespace, CASE space WHEN 0 THEN 'lock' ELSE 'semaphore' END AS space, n
        CASE WHEN space = 1 THEN 'permits' WHEN weight = capacity THEN 'exclusive' ELSE 'shared' END
          AS mode,
        weight, capacity, identity, note
-FROM lockkit_claims WHERE expires > 0 ORDER BY namespace, space, name, place;
+FROM lockkit_claims WHERE expires > 0 ORDER BY namespace, space, name, sequence;

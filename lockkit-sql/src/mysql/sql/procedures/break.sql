@@ -6,7 +6,7 @@ CREATE PROCEDURE lockkit_break(
   IN p_force TINYINT, IN p_record BLOB, IN p_keep BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_place, v_until BIGINT DEFAULT NULL;
+  DECLARE v_now, v_sequence, v_until BIGINT DEFAULT NULL;
   DECLARE v_there TINYINT;
   DECLARE v_id BINARY(16);
   DECLARE v_woken BLOB DEFAULT '';
@@ -15,12 +15,12 @@ BEGIN
   IF v_there THEN
     CALL lockkit_promote(p_namespace, p_space, p_name, v_now, v_woken);
   END IF;
-  SELECT place, id, GREATEST(v_now + GREATEST(p_keep, hold_ttl, wait_ttl), expires + p_keep)
-  INTO v_place, v_id, v_until
+  SELECT sequence, id, GREATEST(v_now + GREATEST(p_keep, hold_ttl, wait_ttl), expires + p_keep)
+  INTO v_sequence, v_id, v_until
   FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND token = p_token
     AND expires > v_now LIMIT 1;
-  IF v_place IS NOT NULL THEN
+  IF v_sequence IS NOT NULL THEN
     INSERT INTO lockkit_breaks (namespace, space, name, id, record, expires)
     VALUES (p_namespace, p_space, p_name, v_id, p_record, v_until);
     -- Of a queue, only the last one is shown.
@@ -28,14 +28,14 @@ BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND expires <= v_now
       AND n < LAST_INSERT_ID();
     IF p_force THEN
-      CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_place);
+      CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_sequence);
       CALL lockkit_promote(p_namespace, p_space, p_name, v_now, v_woken);
     ELSE
       UPDATE lockkit_claims SET broken = 1
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence;
     END IF;
   END IF;
   COMMIT AND NO CHAIN NO RELEASE;
-  SELECT v_place IS NOT NULL AS outcome, v_woken AS woken;
+  SELECT v_sequence IS NOT NULL AS outcome, v_woken AS woken;
 END
 --;

@@ -6,7 +6,7 @@ CREATE PROCEDURE lockkit_dequeue(
   OUT p_outcome TINYINT, INOUT p_woken BLOB, OUT p_uncontended TINYINT)
 SQL SECURITY INVOKER
 main: BEGIN
-  DECLARE v_now, v_expires, v_place, v_next, v_ends, v_fixed_limit, v_since BIGINT DEFAULT NULL;
+  DECLARE v_now, v_expires, v_sequence, v_next, v_ends, v_fixed_limit, v_since BIGINT DEFAULT NULL;
   DECLARE v_has_claim_rows, v_others, v_passes TINYINT DEFAULT NULL;
   DECLARE v_id BINARY(16) DEFAULT NULL;
 
@@ -25,38 +25,38 @@ main: BEGIN
       SET p_outcome = 2;
     END IF;
   ELSEIF v_has_claim_rows THEN
-    SELECT place, expires, held IS NOT NULL AND expires > v_now AND weight = capacity AND fenced = 0
+    SELECT sequence, expires, held IS NOT NULL AND expires > v_now AND weight = capacity AND fenced = 0
              AND v_next <> 0 AND v_fixed_limit IS NULL AND v_since <= v_now
-    INTO v_place, v_expires, v_passes FROM lockkit_claims
+    INTO v_sequence, v_expires, v_passes FROM lockkit_claims
     WHERE id = p_id AND namespace = p_namespace AND space = p_space AND name = p_name;
     IF v_passes THEN
       -- As in `lockkit_pass`.
-      SELECT MIN(place) INTO v_next FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_place;
+      SELECT MIN(sequence) INTO v_next FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence > v_sequence;
       UPDATE lockkit_claims
       SET held = v_now, set_at = v_now, expires = GREATEST(expires, v_now + hold_ttl),
           hold_ttl = LAST_INSERT_ID(hold_ttl)
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_next
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_next
         AND held IS NULL AND expires > v_now AND weight = capacity AND broken = 0;
       SET v_passes = ROW_COUNT();
     END IF;
     IF v_passes THEN
       SET v_ends = v_now + LAST_INSERT_ID(), p_outcome = 1, p_uncontended = 0;
       DELETE FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence;
       SELECT CONCAT(p_woken, UNHEX(LEFT(SHA2(id, 256), 16)), UNHEX(LPAD(HEX(token), 16, '0')))
       INTO p_woken FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_next;
-      SET v_place = 0;
-      SELECT place, LEAST(v_ends, expires) INTO v_place, v_ends FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_next
-      ORDER BY place LIMIT 1;
-      UPDATE lockkit_names SET next = v_place, ends = v_ends, since = v_now
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_next;
+      SET v_sequence = 0;
+      SELECT sequence, LEAST(v_ends, expires) INTO v_sequence, v_ends FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence > v_next
+      ORDER BY sequence LIMIT 1;
+      UPDATE lockkit_names SET next = v_sequence, ends = v_ends, since = v_now
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       LEAVE main;
     END IF;
-    IF v_place IS NOT NULL THEN
-      CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_place);
+    IF v_sequence IS NOT NULL THEN
+      CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_sequence);
     END IF;
     CALL lockkit_promote(p_namespace, p_space, p_name, v_now, p_woken);
     SET v_has_claim_rows = NULL;
@@ -64,7 +64,7 @@ main: BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     SELECT 1 INTO v_others FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
-    SET p_outcome = CASE WHEN v_place IS NOT NULL AND v_expires > v_now THEN 1
+    SET p_outcome = CASE WHEN v_sequence IS NOT NULL AND v_expires > v_now THEN 1
                          WHEN v_has_claim_rows AND v_others THEN 2 ELSE 3 END;
   END IF;
   SET p_uncontended = COALESCE(v_has_claim_rows, 0) = 0;

@@ -10,7 +10,7 @@ CREATE PROCEDURE lockkit_enqueue(
   OUT p_next_poll BIGINT, INOUT p_woken BLOB, OUT p_uncontended TINYINT)
 SQL SECURITY INVOKER
 main: BEGIN
-  DECLARE v_now, v_last, v_expires, v_set, v_held, v_place, v_weight, v_capacity, v_fixed_limit, v_next, v_ends,
+  DECLARE v_now, v_last, v_expires, v_set, v_held, v_sequence, v_weight, v_capacity, v_fixed_limit, v_next, v_ends,
     v_since BIGINT DEFAULT NULL;
   DECLARE v_has_claim_rows, v_there, v_broken TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16) DEFAULT NULL;
@@ -64,7 +64,7 @@ main: BEGIN
     IF v_capacity = p_capacity AND v_expires > v_now AND NOT v_there THEN
       SET p_token = GREATEST(v_last + 1, v_now), p_ttl = p_hold_ttl, p_outcome = 2, p_next_poll = v_ends - v_now;
       INSERT INTO lockkit_claims
-        (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
+        (namespace, space, name, sequence, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
          expires, identity, note, set_at)
       VALUES (p_namespace, p_space, p_name, p_token, p_token, p_id, p_weight, p_capacity, p_hold_ttl,
               p_wait_ttl, v_now, v_now + p_wait_ttl, p_identity, p_note, v_now);
@@ -82,25 +82,25 @@ main: BEGIN
       SELECT capacity INTO v_capacity FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
     END IF;
-    SELECT place, expires, held, broken INTO v_place, v_expires, v_held, v_broken
+    SELECT sequence, expires, held, broken INTO v_sequence, v_expires, v_held, v_broken
     FROM lockkit_claims
     WHERE id = p_id AND namespace = p_namespace AND space = p_space AND name = p_name;
     IF v_held IS NOT NULL AND v_expires <= v_now THEN
       SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
         'lockkit: this claim has ended, but a transaction still relies on it';
     END IF;
-    IF v_place IS NOT NULL AND v_held IS NULL AND (p_try OR v_expires <= v_now) THEN
+    IF v_sequence IS NOT NULL AND v_held IS NULL AND (p_try OR v_expires <= v_now) THEN
       -- A try does not wait; and what has ended never revives, but begins again at the end.
       DELETE FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence;
       CALL lockkit_promote(p_namespace, p_space, p_name, v_now, p_woken);
       IF p_try THEN
         LEAVE main;
       END IF;
-      SET v_place = NULL;
+      SET v_sequence = NULL;
     END IF;
     -- What is in its queue is known by its id, whatever limit it was made with.
-    IF v_place IS NULL AND v_capacity <> p_capacity THEN
+    IF v_sequence IS NULL AND v_capacity <> p_capacity THEN
       SET p_outcome = 3, p_token = v_capacity;
       LEAVE main;
     END IF;
@@ -109,49 +109,49 @@ main: BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   END IF;
 
-  IF v_place IS NOT NULL THEN
+  IF v_sequence IS NOT NULL THEN
     UPDATE lockkit_claims
     SET expires = GREATEST(expires, v_now + IF(held IS NULL, wait_ttl, hold_ttl)), set_at = v_now
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence
       AND NOT broken;
     SET p_outcome = 1;
   ELSEIF NOT v_has_claim_rows AND p_weight <= p_capacity THEN
-    SET v_place = GREATEST(v_last + 1, v_now);
+    SET v_sequence = GREATEST(v_last + 1, v_now);
     UPDATE lockkit_names
-    SET last = v_place, id = p_id, weight = p_weight, capacity = p_capacity,
+    SET last = v_sequence, id = p_id, weight = p_weight, capacity = p_capacity,
         hold_ttl = p_hold_ttl, wait_ttl = p_wait_ttl, since = v_now, set_at = v_now,
         expires = v_now + p_hold_ttl,
         identity = p_identity, note = p_note
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
-    SET p_outcome = 1, p_uncontended = 1, p_token = v_place, p_ttl = p_hold_ttl;
+    SET p_outcome = 1, p_uncontended = 1, p_token = v_sequence, p_ttl = p_hold_ttl;
   ELSE
     -- It holds at once when no claim waits (holders come first, so the last row tells) and the sum
     -- leaves room.
     SET v_held = v_now;
     SELECT held INTO v_held FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name
-    ORDER BY place DESC LIMIT 1;
+    ORDER BY sequence DESC LIMIT 1;
     IF v_held IS NOT NULL THEN
       SELECT COALESCE(SUM(weight), 0) INTO v_weight FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SET v_held = IF(v_weight + p_weight <= p_capacity, v_now, NULL);
     END IF;
     IF v_held IS NOT NULL OR NOT p_try THEN
-      SET v_place = GREATEST(v_last + 1, v_now), p_outcome = 1;
+      SET v_sequence = GREATEST(v_last + 1, v_now), p_outcome = 1;
       INSERT INTO lockkit_claims
-        (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
+        (namespace, space, name, sequence, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
          expires, held, identity, note, set_at)
-      VALUES (p_namespace, p_space, p_name, v_place, v_place, p_id, p_weight, p_capacity,
+      VALUES (p_namespace, p_space, p_name, v_sequence, v_sequence, p_id, p_weight, p_capacity,
               p_hold_ttl, p_wait_ttl, v_now,
               v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl), v_held, p_identity, p_note,
               v_now);
       -- The queue may have been empty: `ends` is when its first are to be looked at.
       UPDATE lockkit_names
-      SET last = v_place, since = v_now, has_claim_rows = 1, id = NULL, expires = 0,
+      SET last = v_sequence, since = v_now, has_claim_rows = 1, id = NULL, expires = 0,
           ends = CASE WHEN v_held IS NULL AND next <> 0 THEN ends
                       ELSE LEAST(IF(ends = 0, 9223372036854775807, ends),
                                  v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl)) END,
-          next = IF(v_held IS NULL AND next = 0, v_place, next)
+          next = IF(v_held IS NULL AND next = 0, v_sequence, next)
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     END IF;
   END IF;
@@ -159,10 +159,10 @@ main: BEGIN
   IF p_outcome AND NOT p_uncontended THEN
     SELECT IF(held IS NULL, 2, 1), token, hold_ttl INTO p_outcome, p_token, p_ttl
     FROM lockkit_claims
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence;
     IF p_outcome = 2 THEN
       SELECT COUNT(*) INTO p_ahead FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence < v_sequence;
       SELECT GREATEST(1, ends - v_now) INTO p_next_poll FROM lockkit_names
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     END IF;

@@ -15,7 +15,7 @@ BEGIN
   SET p_there = v_has_claim_rows IS NOT NULL;
   IF v_id IS NOT NULL THEN
     INSERT INTO lockkit_claims
-      (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
+      (namespace, space, name, sequence, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
        expires, held, identity, note, set_at)
     SELECT namespace, space, name, last, last, id, weight, capacity, hold_ttl, wait_ttl, since,
            LEAST(expires, expires - set_at + p_now), since, identity, note, LEAST(set_at, p_now)

@@ -13,16 +13,16 @@ CREATE PROCEDURE lockkit_promote(
   IN p_now BIGINT, INOUT p_woken BLOB)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_first, v_place, v_next, v_token, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
+  DECLARE v_first, v_sequence, v_next, v_token, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
   DECLARE v_fixed_limit BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
   DECLARE v_back TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
-  SELECT place INTO v_first FROM lockkit_claims
+  SELECT sequence INTO v_first FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
-  ORDER BY place LIMIT 1;
+  ORDER BY sequence LIMIT 1;
 
   SELECT since > p_now, fixed_limit INTO v_back, v_fixed_limit FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
@@ -31,18 +31,18 @@ BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND set_at > p_now;
   END IF;
 
-  gone: LOOP
+  removal: LOOP
     SET v_next = NULL;
-    SELECT place INTO v_next FROM lockkit_claims
+    SELECT sequence INTO v_next FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name
-      AND place < COALESCE(v_first, 9223372036854775807) AND expires <= p_now
-      AND place > COALESCE(v_place, 0)
-    ORDER BY place LIMIT 1;
+      AND sequence < COALESCE(v_first, 9223372036854775807) AND expires <= p_now
+      AND sequence > COALESCE(v_sequence, 0)
+    ORDER BY sequence LIMIT 1;
     IF v_next IS NULL THEN
-      LEAVE gone;
+      LEAVE removal;
     END IF;
-    SET v_place = v_next;
-    CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_place);
+    SET v_sequence = v_next;
+    CALL lockkit_remove_claim(p_namespace, p_space, p_name, v_sequence);
   END LOOP;
 
   SELECT COALESCE(SUM(weight), 0), COUNT(*),
@@ -50,23 +50,23 @@ BEGIN
   INTO v_used, v_holders, v_ends
   FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name
-    AND place < COALESCE(v_first, 9223372036854775807);
+    AND sequence < COALESCE(v_first, 9223372036854775807);
 
   walk: WHILE v_first IS NOT NULL DO
     SELECT id, token, weight, capacity, expires
     INTO v_id, v_token, v_weight, v_capacity, v_expires
     FROM lockkit_claims
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
     IF v_expires <= p_now THEN
       DELETE FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
     ELSEIF v_used + v_weight <= v_capacity THEN
       UPDATE lockkit_claims
       SET held = p_now, set_at = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
       SET v_used = v_used + v_weight, v_holders = v_holders + 1;
       SELECT expires INTO v_expires FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
       IF LENGTH(p_woken) < 8000 THEN
         SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)),
@@ -77,9 +77,9 @@ BEGIN
       LEAVE walk;
     END IF;
     SET v_next = NULL;
-    SELECT place INTO v_next FROM lockkit_claims
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_first
-    ORDER BY place LIMIT 1;
+    SELECT sequence INTO v_next FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence > v_first
+    ORDER BY sequence LIMIT 1;
     SET v_first = v_next;
   END WHILE;
 

@@ -4,13 +4,13 @@
 -- administrator may have removed it.
 CREATE PROCEDURE lockkit_remove_claim(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
-  IN p_place BIGINT)
+  IN p_sequence BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_fenced TINYINT DEFAULT 0;
   DECLARE v_id, v_free, v_kept BINARY(16) DEFAULT NULL;
   SELECT fenced, id INTO v_fenced, v_id FROM lockkit_claims
-  WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = p_place;
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = p_sequence;
   IF v_fenced THEN
     SELECT id INTO v_free FROM lockkit_fences WHERE id = v_id FOR UPDATE SKIP LOCKED;
     IF v_free IS NULL THEN
@@ -21,13 +21,13 @@ BEGIN
   END IF;
   IF v_kept IS NOT NULL THEN
     UPDATE lockkit_claims SET expires = 0
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = p_place;
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = p_sequence;
   ELSE
     IF v_free IS NOT NULL THEN
       DELETE FROM lockkit_fences WHERE id = v_id;
     END IF;
     DELETE FROM lockkit_claims
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = p_place;
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = p_sequence;
   END IF;
 END
 --;

@@ -101,7 +101,7 @@ BEGIN
    AND c.name = UNHEX(j.name) AND c.expires > v_now
   LEFT JOIN (
     SELECT a.id, ROW_NUMBER() OVER (
-      PARTITION BY a.namespace, a.space, a.name ORDER BY a.place) - 1 AS ahead
+      PARTITION BY a.namespace, a.space, a.name ORDER BY a.sequence) - 1 AS ahead
     FROM (SELECT DISTINCT w.namespace, w.space, w.name
           FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]')) AS i
           STRAIGHT_JOIN lockkit_claims AS w FORCE INDEX (lockkit_by_id) ON w.id = UNHEX(i.id)
