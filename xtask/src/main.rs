@@ -57,7 +57,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "words",
-        does: "holds names, comments and docs to docs/design/glossary.md; --shrink drops old exceptions",
+        does: "holds names, comments and docs to docs/design/glossary.md",
         run: words::run,
     },
     Chore {

@@ -1,11 +1,9 @@
 //! `cargo xtask words`: holds the libraries to the words of `docs/design/glossary.md`. Identifiers are
-//! read from the syntax of the code, phrases from comments and docs. What still breaks the rule is
-//! listed in `words.txt`, which may only shrink; `--shrink` removes what is no longer needed there.
+//! read from the syntax of the code, phrases from comments and docs.
 
 mod identifiers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,33 +11,26 @@ use crate::places::root;
 use crate::sources;
 use identifiers::Identifiers;
 
-/// Where identifiers and phrases of the past are listed that are still in use.
-const EXCEPTIONS: &str = "xtask/words.txt";
 const GLOSSARY: &str = "docs/design/glossary.md";
 /// Types here have the names of what they send, or of what they are for threads.
 const MIRRORS: [&str; 3] =
     ["lockkit-http/src/wire", "lockkit/src/blocking", "lockkit/src/blocking.rs"];
 
 /// The chore.
-pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let found = findings()?;
-    let exceptions = Exceptions::read()?;
-    if arguments.iter().any(|word| word == "--shrink") {
-        return exceptions.shrink(&found).map(|()| ExitCode::SUCCESS);
-    }
-    let wrong = exceptions.wrong(&found);
+pub(crate) fn run(_: &[String]) -> Result<ExitCode, String> {
+    let wrong = wrong()?;
     for line in &wrong {
         println!("{line}");
     }
-    let left = exceptions.0.keys().filter(|key| found.contains_key(*key)).count();
-    let stale = exceptions.0.len() - left;
-    println!("{} new, {left} known exceptions, {stale} that are no longer needed", wrong.len());
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What is wrong, in a line each.
 pub(crate) fn wrong() -> Result<Vec<String>, String> {
-    Ok(Exceptions::read()?.wrong(&findings()?))
+    let line = |(key, (place, times)): (String, (String, usize))| {
+        format!("{key} ({times} times, {place}): see {GLOSSARY}")
+    };
+    Ok(findings()?.into_iter().map(line).collect())
 }
 
 /// The lists of the glossary that programs read.
@@ -197,52 +188,6 @@ fn prose(page: &str) -> String {
     text.split('`').step_by(2).collect()
 }
 
-/// What is still wrong, each with how often it may be.
-struct Exceptions(BTreeMap<String, usize>);
-
-impl Exceptions {
-    fn read() -> Result<Self, String> {
-        let text = sources::read(&root().join(EXCEPTIONS))?;
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let parsed = lines.map(|line| match line.rsplit_once(' ') {
-            Some((key, times)) if line.starts_with("phrase ") => {
-                let times = times.parse().map_err(|_| format!("{EXCEPTIONS}: no number: {line}"));
-                Ok::<_, String>((key.to_owned(), times?))
-            }
-            _ => Ok((line.to_owned(), usize::MAX)),
-        });
-        Ok(Self(parsed.collect::<Result<_, _>>()?))
-    }
-
-    fn wrong(&self, found: &Findings) -> Vec<String> {
-        let is_new = |(key, (_, times)): &(&String, &(String, usize))| {
-            self.0.get(*key).is_none_or(|most| times > most)
-        };
-        let line = |(key, (place, times)): (&String, &(String, usize))| {
-            format!("{key} ({times} times, {place}): see {GLOSSARY}")
-        };
-        found.iter().filter(is_new).map(line).collect()
-    }
-
-    /// Writes the list without what is no longer found. Nothing is added.
-    fn shrink(&self, found: &Findings) -> Result<(), String> {
-        let mut text = String::from(
-            "# What still breaks the rules of docs/design/glossary.md. This list may only shrink:\n\
-             # `cargo xtask words --shrink` removes what is no longer found.\n\n",
-        );
-        for (key, most) in &self.0 {
-            match found.get(key) {
-                Some((_, times)) if key.starts_with("phrase ") => {
-                    text += &format!("{key} {}\n", times.min(most));
-                }
-                Some(_) => text += &format!("{key}\n"),
-                None => {}
-            }
-        }
-        fs::write(root().join(EXCEPTIONS), text).map_err(|error| format!("{EXCEPTIONS}: {error}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,20 +223,5 @@ mod tests {
         phrases(&rules, text, "a.rs", &mut |key, _, times| found.push((key, times)));
         assert_eq!(found, [("phrase flight".to_owned(), 2), ("phrase of late".to_owned(), 2)]);
         assert_eq!(prose("a `b` c\n```\nd\n```\ne"), "a  c\n\ne");
-    }
-
-    #[test]
-    fn an_exception_allows_what_is_there_and_no_more() {
-        let known = [("type Kind".to_owned(), usize::MAX), ("phrase of late".to_owned(), 2)];
-        let known = Exceptions(known.into());
-        let found = |times: usize| {
-            let place = || "a.rs".to_owned();
-            let of_late = ("phrase of late".to_owned(), (place(), times));
-            Findings::from([("type Kind".to_owned(), (place(), 9)), of_late])
-        };
-        assert!(known.wrong(&found(2)).is_empty());
-        assert_eq!(known.wrong(&found(3)).len(), 1);
-        let twice = Findings::from([("twice Settings".to_owned(), ("a, b".to_owned(), 2))]);
-        assert_eq!(known.wrong(&twice).len(), 1);
     }
 }
