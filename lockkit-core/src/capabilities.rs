@@ -77,7 +77,7 @@ pub struct Capabilities {
     /// How many steps travel in one request, and how many requests at once.
     pub batches: BatchLimits,
     /// What each fault may cost where the servers are set up as the driver's documentation asks;
-    /// [`Capabilities::keeps`] reads it. [`LockDriver::promises`] says what is kept by the servers as
+    /// [`Capabilities::guarantee`] reads it. [`LockDriver::promises`] says what is kept by the servers as
     /// they are.
     ///
     /// [`LockDriver::promises`]: crate::driver::LockDriver::promises
