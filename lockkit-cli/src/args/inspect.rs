@@ -169,7 +169,7 @@ pub(crate) struct DoctorArgs {
     /// Print what these servers keep under each fault, as they are set up now, and why
     ///
     /// Reads their settings, and tries nothing. What a login may not read is unknown.
-    #[arg(long, conflicts_with = "look")]
+    #[arg(long, conflicts_with = "read_only")]
     pub(crate) promises: bool,
 }
 
