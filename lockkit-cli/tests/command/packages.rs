@@ -11,7 +11,7 @@ fn script(stage: &Stage, script: &str) -> String {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
     let shell = shell.args(["-ec", script]).env("PACKAGING", packaging);
     // The command of the tests is large, and what is packed here is thrown away.
-    let ran = shell.env("DPKG_DEB_COMPRESSOR_LEVEL", "0").output().unwrap();
+    let ran = shell.env("DPKG_DEB_COMPRESSOR_LEVEL", "1").output().unwrap();
     assert_eq!(code(&ran), 0, "{script}: {}{}", stdout(&ran), stderr(&ran));
     stdout(&ran)
 }
