@@ -121,9 +121,7 @@ async fn on_bench(
         Outcome::Passed if !context.has_line() => Outcome::Passed,
         Outcome::Passed => match context.settled(0, context.after(context.lively())).await {
             Ok(None | Some(0)) => Outcome::Passed,
-            Ok(Some(count)) => {
-                Outcome::Failed(format!("the backend guarantee {count} things of it"))
-            }
+            Ok(Some(count)) => Outcome::Failed(format!("the backend keeps {count} things of it")),
             Err(e) => Outcome::Failed(format!("the harness cannot count: {e}")),
         },
         outcome => outcome,

@@ -283,7 +283,7 @@ impl StoreContext {
         let seen = orders.entry(key.to_owned()).or_default();
         let forward = order >= *seen;
         *seen = order.max(*seen);
-        forward || !self.rules.guarantee(StoreRule::ReadsGoForward)
+        forward || !self.rules.applies(StoreRule::ReadsGoForward)
     }
 
     /// The document was removed by this process: its absence is no older read.

@@ -1,4 +1,4 @@
-//! What is claim_states, and what an operator changes: the state of queues, listings, marks of a graceful break,
+//! What operators see, and what they change: the state of queues, listings, marks of a graceful break,
 //! token offsets. Reads go to the store directly; nothing here changes a queue.
 
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ impl DriverInner {
         LockState::new(key.clone(), line, last_break)
     }
 
-    /// Whatever is claim_states is watched too: what has ended is known sooner.
+    /// What is listed is watched too: what has ended is known sooner.
     /// What is found to have ended is pruned, so that it does not stay in a shard that no claim enters.
     fn watch_sessions<'a>(&self, shard: u32, entries: impl Iterator<Item = &'a StoredEntry>) {
         let observed = self.context.observed_now();

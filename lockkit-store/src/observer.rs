@@ -84,7 +84,7 @@ impl StoreContext {
         if found.dead {
             return Ok(true);
         }
-        if !self.rules.guarantee(StoreRule::EndAtWatchedVersion) && was_overdue {
+        if !self.rules.applies(StoreRule::EndAtWatchedVersion) && was_overdue {
             // What the rule forbids: the swap goes to whatever is there now.
             if let Some(now) = self.load(&key, "a session").await? {
                 (found, version) = now;
@@ -107,7 +107,7 @@ impl StoreContext {
     async fn entomb(&self, session: &str) -> bool {
         let mut tombstone = SessionDocument::new(self.id(), self.id(), UNKNOWN_TTL);
         tombstone.dead = true;
-        let has_ended = !self.rules.guarantee(StoreRule::MissingIsNoProof)
+        let has_ended = !self.rules.applies(StoreRule::MissingIsNoProof)
             || self.is_swapped(&session_key(session), &tombstone, None).await;
         if has_ended {
             self.sights.saw(session, &tombstone, self.observed_now(), self.rules);
@@ -138,7 +138,7 @@ impl StoreContext {
             let Some(session) = key.strip_prefix(SESSIONS) else { continue };
             let is_dead = self.observe(session).await?;
             let is_removable = is_dead && self.sights.is_removable(session, self.observed_now());
-            if is_removable || !self.rules.guarantee(StoreRule::RemoveOnlyDead) {
+            if is_removable || !self.rules.applies(StoreRule::RemoveOnlyDead) {
                 self.store.remove(&key).await.map_err(|error| self.failed(error))?;
                 self.removed(&key);
                 self.sights.forget(session);

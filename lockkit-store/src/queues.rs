@@ -307,7 +307,7 @@ pub(crate) fn has_ended(context: &StoreContext, entry: &StoredEntry, observed: C
         return true;
     }
     let is_over = || sights.mark_is_over(&entry.details.session, &entry.id.to_hex(), observed);
-    match context.rules.guarantee(StoreRule::MarkedForOneTtl) {
+    match context.rules.applies(StoreRule::MarkedForOneTtl) {
         true => entry.broken && is_over(),
         // What the rule forbids: a marked claim has ended at once.
         false => entry.broken,

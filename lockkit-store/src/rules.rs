@@ -42,12 +42,12 @@ pub(crate) struct Rules {
 
 impl Rules {
     #[cfg(test)]
-    pub(crate) fn guarantee(self, rule: StoreRule) -> bool {
+    pub(crate) fn applies(self, rule: StoreRule) -> bool {
         self.without != Some(rule)
     }
 
     #[cfg(not(test))]
-    pub(crate) fn guarantee(self, _: StoreRule) -> bool {
+    pub(crate) fn applies(self, _: StoreRule) -> bool {
         true
     }
 }

@@ -74,7 +74,7 @@ impl Session {
             let version = match created {
                 Ok(Swap::Stored(version)) => Some(version),
                 // What the rule forbids: a creation that was repeated is taken for one's own.
-                Ok(Swap::Conflict(_)) if !context.rules.guarantee(StoreRule::CreateOnce) => None,
+                Ok(Swap::Conflict(_)) if !context.rules.applies(StoreRule::CreateOnce) => None,
                 Ok(Swap::Conflict(_)) => {
                     id = context.id();
                     continue;
@@ -84,7 +84,7 @@ impl Session {
                     if !failure.is_retryable() {
                         break;
                     }
-                    if context.rules.guarantee(StoreRule::CreateOnce) {
+                    if context.rules.applies(StoreRule::CreateOnce) {
                         id = context.id();
                     }
                     continue;
@@ -265,14 +265,14 @@ impl SessionOwner {
                 self.beats.drain(..known);
                 self.beats[0].1
             }
-            None if !rules.guarantee(StoreRule::KnownBeat) => self.context.now(),
+            None if !rules.applies(StoreRule::KnownBeat) => self.context.now(),
             None => return self.lost(),
         };
         if document.dead {
             return self.lost();
         }
         let counted =
-            if rules.guarantee(StoreRule::CountFromSending) { sent } else { self.context.now() };
+            if rules.applies(StoreRule::CountFromSending) { sent } else { self.context.now() };
         let mut state = locked(&self.state);
         state.beat_sent = state.beat_sent.max(counted);
         let marks = document.broken.iter().map(|mark| (mark.claim.clone(), mark.record.clone()));

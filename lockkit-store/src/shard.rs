@@ -334,11 +334,11 @@ impl ShardWorker {
         self.known = Some(known);
         let rules = self.context.rules;
         if !attempt.changed {
-            if !round.is_fresh && rules.guarantee(StoreRule::ReadBeforeDenial) {
+            if !round.is_fresh && rules.applies(StoreRule::ReadBeforeDenial) {
                 self.read(round).await?;
                 return Ok(None);
             }
-            let must_swap = self.unanswered && rules.guarantee(StoreRule::SwapBeforeDenial);
+            let must_swap = self.unanswered && rules.applies(StoreRule::SwapBeforeDenial);
             if !must_swap {
                 return Ok(Some(attempt));
             }
@@ -398,7 +398,7 @@ impl ShardWorker {
                 self.contention = f64::midpoint(self.contention, f64::from(conflicts));
                 let (document, bytes) = (attempt.document.clone(), bytes.len());
                 self.known = Some(KnownShard { document, version: Some(version), bytes });
-                if !context.rules.guarantee(StoreRule::KeepShards)
+                if !context.rules.applies(StoreRule::KeepShards)
                     && attempt.document.queues.is_empty()
                 {
                     // What the rule forbids.

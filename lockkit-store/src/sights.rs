@@ -62,7 +62,7 @@ impl Sights {
         let mut sights = locked(&self.0);
         let first = || Sight::first(found.beat.clone(), found.ttl(), now);
         let sight = sights.entry(session.to_owned()).or_insert_with(first);
-        if sight.beat != found.beat && rules.guarantee(StoreRule::CountFromArrival) {
+        if sight.beat != found.beat && rules.applies(StoreRule::CountFromArrival) {
             sight.first_seen = now;
         }
         sight.was_renewed |= sight.beat != found.beat;

@@ -188,7 +188,7 @@ pub(crate) fn lease_start(
     context: &StoreContext,
     beat_sent: lockkit_core::clock::Moment,
 ) -> lockkit_core::clock::Moment {
-    match context.rules.guarantee(StoreRule::LeaseFromBeat) {
+    match context.rules.applies(StoreRule::LeaseFromBeat) {
         true => beat_sent,
         false => context.now(),
     }

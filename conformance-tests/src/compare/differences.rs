@@ -197,7 +197,7 @@ impl<'a> Differences<'a> {
         match (old.fifo, new.fifo) {
             (true, false) => self.add(
                 "Order",
-                format!("{to} guarantees no line: who gets the lock next is chance."),
+                format!("{to} keeps no queue: which claim gets the lock next is chance."),
                 Some("Do not rely on fairness; bound each wait (`try_lock_for`, `run --wait`)."),
             ),
             (false, true) => {

@@ -167,9 +167,9 @@ fn value(args: &PutArgs) -> Result<Vec<u8>, ExitError> {
         ));
     }
     match bytes.len() > MAX_REGISTER_BYTES {
-        true => Err(ExitError::usage(format!(
-            "a register guarantee {MAX_REGISTER_BYTES} bytes at most"
-        ))),
+        true => {
+            Err(ExitError::usage(format!("a register keeps {MAX_REGISTER_BYTES} bytes at most")))
+        }
         false => Ok(bytes),
     }
 }

@@ -231,6 +231,8 @@ impl QuorumInner {
             let outcome = self.follow(hold).await;
             if let Ok(RoundResult::Granted(_)) = outcome {
                 self.contended.forget(&key);
+            } else if self.members[member].rests(self.clock.now()) {
+                continue; // the holder is at other members: it queues there, before a later claim does
             }
             return Some(outcome);
         }

@@ -32,14 +32,22 @@ struct Scene {
 
 impl Scene {
     async fn set(seed: u64) -> Self {
+        Self::set_without(seed, None).await
+    }
+
+    /// The same, where the holder is not at this member, which did not answer when it was acquired.
+    async fn set_without(seed: u64, member: Option<usize>) -> Self {
         let servers = servers();
         let programs = [0, 1, 2].map(|program| quorum(&servers, 3 * seed + program, &[]));
         for program in &programs {
             open(program).await;
         }
         let held = claim(Mode::Exclusive);
+        let away = member.map(|member| &servers[member]);
+        away.inspect(|server| server.set_up(false));
         take(&programs[0], &held).await;
         nap(TTL / 20).await; // until it is at all members
+        away.inspect(|server| server.set_up(true));
         let waiters = [queue(&programs[1]).await, queue(&programs[2]).await];
         Self { servers, programs, held, waiters }
     }
@@ -86,6 +94,22 @@ fn a_release_hands_the_lock_to_the_first_waiter_before_any_look() {
                 release.unwrap();
                 assert!(granted.0 < LOOK, "seed {seed}: {:?}", granted.0);
             }
+        });
+    }
+}
+
+#[test]
+fn claims_queue_in_their_order_where_the_holder_is_not_at_the_first_member() {
+    for seed in 0..100 {
+        runtime().block_on(async {
+            let scene = Scene::set_without(seed, Some(0)).await;
+            assert_eq!(
+                scene.claims().await[1..],
+                [3, 1],
+                "seed {seed}: an acquire that waits is in a queue"
+            );
+            scene.release().await;
+            scene.granted(0).await;
         });
     }
 }
@@ -237,7 +261,8 @@ fn claims_that_wait_at_a_member_that_fails_go_on_elsewhere() {
             };
             let (released, granted) = tokio::join!(released, granted);
             let took = granted.since(released);
-            assert!(took < LOOK, "seed {seed}, loses data: {loses_data}: {took:?}");
+            // Mostly at once; where the member that lost its data got the holder again, after the second look.
+            assert!(took < 2 * LOOK, "seed {seed}, loses data: {loses_data}: {took:?}");
         });
     }
 }

@@ -270,7 +270,7 @@ impl Register {
             && value.len() > MAX_REGISTER_BYTES
         {
             let bytes = value.len();
-            let message = format!("a register guarantee {MAX_REGISTER_BYTES} bytes, not {bytes}");
+            let message = format!("a register keeps {MAX_REGISTER_BYTES} bytes, not {bytes}");
             return Err(Error::Config(message));
         }
         match self.ttl {

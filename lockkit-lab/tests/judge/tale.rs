@@ -126,7 +126,7 @@ impl Tale {
         self.register(at, client, op, token, None).done(at + 1, client, op, value)
     }
 
-    /// The backend says that this claim of the operation waits in line; it was asked just before.
+    /// The backend says that this claim of the operation waits in its queue; it was asked just before.
     pub(super) fn waits(self, at: u64, client: u32, op: u64, claim: u64) -> Self {
         self.tell(at, client, EventKind::Placed { op, claim, sent: (at - 1) * MS })
     }

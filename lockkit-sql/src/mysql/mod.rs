@@ -42,7 +42,7 @@ pub struct MySql {
     schema: Vec<String>,
     prefix: String,
     uncontended: UncontendedNames,
-    /// What the last hand-over of a queue answered: when it was, the place of the holder, and how many were ahead
+    /// What the last hand-over of a queue answered: when it was, the sequence number of the holder, and how many were ahead
     /// of the claim that came. `lockkit_pass` uses it where nothing has changed since.
     passed: Recent<Key, [i64; 3]>,
     packet: Packet,

@@ -127,8 +127,8 @@ impl MySql {
         }
         let answer = self.ask(connection, StatementId::Pass, &args).await?;
         let row = answer.first().ok_or_else(wrong_arguments)?;
-        if let (Some(since), Some(place), Some(ahead)) = (row.int(1), row.int(3), row.int(4)) {
-            self.passed.saw(key.clone(), [since, place, ahead]);
+        if let (Some(since), Some(sequence), Some(ahead)) = (row.int(1), row.int(3), row.int(4)) {
+            self.passed.saw(key.clone(), [since, sequence, ahead]);
         }
         batch.rows(row, &(0..both.len()), &self.uncontended).ok_or_else(wrong_arguments)
     }

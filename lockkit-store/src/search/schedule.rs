@@ -165,7 +165,8 @@ async fn clone_of_a_machine(store: TestStore, mut random: StdRng, until: Instant
 
 /// Once nothing misbehaves, each client gets each lock, one after the other.
 async fn check_liveness(clients: &[Arc<SearchClient>]) {
-    // Requests that are late come to their end, the last after three TTLs. Claims that were forgotten have the limit.
+    // Requests that are late come to their end, the last after three TTLs. Claims without an owner end
+    // within the limit.
     sleep(TTL * 4).await;
     let limit = TTL * 4 + PACE * 24;
     for lock in locks() {

@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   namespace VARBINARY(128) NOT NULL,
   space     TINYINT        NOT NULL,
   name      VARBINARY(512) NOT NULL,
-  sequence     BIGINT         NOT NULL,           -- the order
+  sequence  BIGINT         NOT NULL,           -- the order
   token     BIGINT         NOT NULL,           -- the same number, unless raised
   id        BINARY(16)     NOT NULL,
   weight    BIGINT         NOT NULL,

@@ -57,7 +57,7 @@ CREATE TABLE IF NOT EXISTS {p}names (
 CREATE TABLE IF NOT EXISTS {p}claims (
   id       bytea   PRIMARY KEY,       -- secret: a client that knows it can release the claim
   queue     bigint  NOT NULL,
-  sequence    bigint  NOT NULL,          -- the order
+  sequence bigint  NOT NULL,          -- the order
   token    bigint  NOT NULL,          -- the same number, unless raised
   weight   bigint  NOT NULL,
   capacity bigint  NOT NULL,          -- of a holder: as it came; that of the queue may have changed

@@ -21,7 +21,7 @@ CREATE TABLE lockkit_meta (
 -- first, as every operation does that removes the last row of a queue.
 CREATE TABLE lockkit_claims (
   namespace TEXT NOT NULL, space INTEGER NOT NULL, name TEXT NOT NULL, -- space: 0 lock, 1 semaphore
-  sequence     INTEGER NOT NULL, -- the order
+  sequence  INTEGER NOT NULL, -- the order
   token     INTEGER NOT NULL, -- the same number, unless raised
   id        BLOB    NOT NULL,
   weight    INTEGER NOT NULL, capacity INTEGER NOT NULL,
