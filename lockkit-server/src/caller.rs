@@ -95,16 +95,26 @@ impl Caller {
         self.check_names(verb, at, name.as_str())
     }
 
-    /// Refuses what the caller may not do with this register. States of Terraform hold secrets in plain
+    /// Refuses a read of this register that the caller may not do. States of Terraform hold secrets in plain
     /// text, so those of other callers are out of its reach whatever else it may read.
-    pub(crate) fn check_register(
-        &self,
-        verb: Permission,
-        at: &RegisterKey,
-    ) -> Result<(), ErrorResponse> {
-        self.check(verb, &at.namespace, &at.name)?;
+    pub(crate) fn check_read(&self, at: &RegisterKey) -> Result<(), ErrorResponse> {
+        self.check(Permission::Read, &at.namespace, &at.name)?;
         match name_of_state(at.name.as_str()) {
             Some(state) => self.check_names(Permission::Terraform, &at.namespace, state),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a write of this register that the caller may not do. Nobody writes a register of a state: one
+    /// that is not as the service wrote it is a state that cannot be read.
+    pub(crate) fn check_write(&self, at: &RegisterKey) -> Result<(), ErrorResponse> {
+        self.check(Permission::Lock, &at.namespace, &at.name)?;
+        match name_of_state(at.name.as_str()) {
+            Some(_) => {
+                let detail = "this register is part of a Terraform state, which is written at \
+                              /v1/terraform/NAME only";
+                Err(ErrorResponse::new(Code::Forbidden, detail))
+            }
             None => Ok(()),
         }
     }

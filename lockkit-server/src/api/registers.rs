@@ -22,7 +22,7 @@ pub(crate) async fn load(
     Body(at): Body<wire::Register>,
 ) -> Result<wire::Loaded> {
     let at = at.for_driver()?;
-    caller.check_register(Permission::Read, &at)?;
+    caller.check_read(&at)?;
     let entry = service.registers()?.load(&at).await?;
     Ok(ApiResponse::ok(wire::Loaded::of(entry)))
 }
@@ -33,7 +33,7 @@ pub(crate) async fn store(
     Body(request): Body<wire::Store>,
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
-    caller.check_register(Permission::Lock, &at)?;
+    caller.check_write(&at)?;
     let outcome = service.registers()?.write(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
@@ -44,7 +44,7 @@ pub(crate) async fn delete(
     Body(request): Body<wire::Delete>,
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
-    caller.check_register(Permission::Lock, &at)?;
+    caller.check_write(&at)?;
     let outcome = service.registers()?.write(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
@@ -55,7 +55,7 @@ pub(crate) async fn changed(
     Body(request): Body<wire::ChangedRegister>,
 ) -> Result<wire::Loaded> {
     let at = request.register.for_driver()?;
-    caller.check_register(Permission::Read, &at)?;
+    caller.check_read(&at)?;
     let registers = service.registers()?;
     let change = registers.changed(&at, request.after.map(Version));
     let place = service.wait_permit(&caller)?;

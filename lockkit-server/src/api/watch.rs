@@ -45,7 +45,7 @@ pub(crate) async fn watch(
         }
         wire::Watch::Register(register) => {
             let at = register.for_driver()?;
-            caller.check_register(Permission::Read, &at)?;
+            caller.check_read(&at)?;
             let now = service.registers()?.load(&at).await?;
             Subject::Register { at, now }
         }
