@@ -336,11 +336,25 @@ macro_rules! __tests {
 /// crate.
 ///
 /// `suite!(driver: …)` leaves out the cases about what core builds on locks and registers: for another
-/// layout, clock or set of members of a backend that has them all once.
+/// layout, clock or set of members of a backend that has them all once. `suite!(groups: …, exclusion order;
+/// except CASE)` makes one test of each group that is named, which runs its cases one after the other, without those
+/// behind `except`.
 #[macro_export]
 macro_rules! suite {
     (driver: $harness:expr) => {
         $crate::__every_case! { __tests_of_driver $harness }
+    };
+    (groups: $harness:expr, $($group:ident)* $(; except $($case:ident)*)?) => {
+        const EXCEPT: &[&str] = &[$($(stringify!($case)),*)?];
+        $(#[test]
+        fn $group() {
+            for case in $crate::CASES.iter().filter(|case| case.group == stringify!($group)) {
+                if !EXCEPT.contains(&case.name) {
+                    println!("{}", case.name);
+                    $crate::run::as_test(case.name, || ::std::sync::Arc::new($harness));
+                }
+            }
+        })*
     };
     ($harness:expr) => {
         $crate::__every_case! { __tests $harness }

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
 
 use crate::wheels::Missing;
 use crate::{failures, install, places, python, recipes, runtimes, typescript};
@@ -36,15 +37,27 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         true => part(),
         false => Ok(ExitCode::SUCCESS),
     };
+    let types = in_typescript(&|| typescript::build().map(|()| ExitCode::SUCCESS));
+    let examples = examples();
+    let arguments = without(missing.iter().map(|it| it.tests));
+    let (rust, python, typescript) = match build(runner()) {
+        Err(why) => (Err(why.clone()), Err(why.clone()), Err(why)),
+        // They mostly wait, and use the command that was built with the tests of Rust.
+        Ok(()) => thread::scope(|scope| {
+            let clients =
+                scope.spawn(|| (python::check(&[]), in_typescript(&|| typescript::test(&[]))));
+            let rust = of_rust(&arguments);
+            let panicked = |_| (Err("it panicked".to_owned()), Err("it panicked".to_owned()));
+            let (python, typescript) = clients.join().unwrap_or_else(panicked);
+            (rust, python, typescript)
+        }),
+    };
     let parts = [
-        (
-            "the types of the client in TypeScript",
-            in_typescript(&|| typescript::build().map(|()| ExitCode::SUCCESS)),
-        ),
-        ("the examples in the documentation", examples()),
-        ("the tests of Rust", of_rust(&without(missing.iter().map(|it| it.tests)))),
-        ("the client in Python", python::check(&[])),
-        ("the client in TypeScript", in_typescript(&|| typescript::test(&[]))),
+        ("the types of the client in TypeScript", types),
+        ("the examples in the documentation", examples),
+        ("the tests of Rust", rust),
+        ("the client in Python", python),
+        ("the client in TypeScript", typescript),
     ];
     for Missing { tests, why } in missing {
         eprintln!("skipped: the tests with `{tests}` in their names: {why}");
@@ -107,7 +120,7 @@ fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     }
     let profile = failures::profile();
     failures::forget(&profile);
-    let end = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
+    let end = status(&mut with_servers(runner(), arguments)?)?;
     for failure in failures::all(&profile) {
         eprintln!("failed, run it alone: {}", failure.command);
         failure.message.lines().for_each(|line| eprintln!("    {line}"));
@@ -123,13 +136,18 @@ fn with_servers(runner: &[&str], arguments: &[String]) -> Result<Command, String
         command.args(LAB).args(["all", "--", "cargo"]).args(runner).args(arguments);
         return Ok(command);
     }
-    let built = status(cargo().args(runner).arg("--no-run").args(EVERYTHING))?;
-    if !built.success() {
-        return Err("the tests cannot be built".to_owned());
-    }
+    build(runner)?;
     let mut command = Command::new(places::target().join("debug/lockkit-lab"));
     command.args(["all", "groups", "--", "cargo"]).args(runner).args(EVERYTHING).args(arguments);
     Ok(command)
+}
+
+/// Builds all tests, and the programs that they start.
+fn build(runner: &[&str]) -> Result<(), String> {
+    match status(cargo().args(runner).arg("--no-run").args(EVERYTHING))?.success() {
+        true => Ok(()),
+        false => Err("the tests cannot be built".to_owned()),
+    }
 }
 
 /// Runs `cargo test`, which tells the result of each program by itself, and adds
@@ -170,6 +188,10 @@ fn names_packages(arguments: &[String]) -> bool {
     arguments.iter().take_while(|word| *word != "--").any(|word| {
         word.starts_with("-p") || word.starts_with("--package") || word == "--workspace"
     })
+}
+
+fn runner() -> &'static [&'static str] {
+    if has_nextest() { &["nextest", "run"] } else { &["test"] }
 }
 
 fn has_nextest() -> bool {

@@ -1,6 +1,7 @@
 //! Locks of other libraries at the same server: redis-py's own `Lock`, and what Redisson's `RLock` sends.
 
 mod both_ways;
+mod conformance;
 mod setting;
 mod storm;
 mod wire;

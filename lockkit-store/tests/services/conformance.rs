@@ -5,7 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use lockkit_conformance::{CASES, Harness, Worker, run};
+use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::{ClaimId, LockDriver};
 use lockkit_core::{Error, Namespace};
 use lockkit_lab::raw::azure;
@@ -93,22 +93,9 @@ impl Harness for OnService {
     }
 }
 
-/// The cases of these groups, a test for each group.
-macro_rules! groups {
-    ($service:expr, $($group:ident)*) => {
-        $(#[test]
-        fn $group() {
-            for case in CASES.iter().filter(|case| case.group == stringify!($group)) {
-                println!("{}", case.name);
-                run::as_test(case.name, || Arc::new(OnService::new($service)));
-            }
-        })*
-    };
-}
-
 mod on_azurite {
     use super::*;
-    groups!(Service::Azurite, exclusion order modes resize release token register);
+    lockkit_conformance::suite!(groups: OnService::new(Service::Azurite), exclusion order modes resize release token register);
 }
 
 mod on_dynamodb {
@@ -118,7 +105,7 @@ mod on_dynamodb {
 
 mod on_gcs {
     use super::*;
-    groups!(Service::Gcs, exclusion order modes resize release token register);
+    lockkit_conformance::suite!(groups: OnService::new(Service::Gcs), exclusion order modes resize release token register);
 }
 
 mod on_nats {
@@ -128,7 +115,7 @@ mod on_nats {
 
 mod on_nats_cluster {
     use super::*;
-    groups!(Service::NatsCluster, exclusion modes resize release);
+    lockkit_conformance::suite!(groups: OnService::new(Service::NatsCluster), exclusion modes resize release);
 }
 
 mod on_s3 {
