@@ -105,8 +105,8 @@ impl Caller {
         }
     }
 
-    /// Refuses a write of this register that the caller may not do. Nobody writes a register of a state: one
-    /// that is not as the service wrote it is a state that cannot be read.
+    /// Refuses a write of this register that the caller may not do. The registers of a state are
+    /// refused to all: one that is not as the service wrote it is a state that cannot be read.
     pub(crate) fn check_write(&self, at: &RegisterKey) -> Result<(), ErrorResponse> {
         self.check(Permission::Lock, &at.namespace, &at.name)?;
         match name_of_state(at.name.as_str()) {

@@ -214,15 +214,19 @@ impl Storm {
         self.ttl.max(self.wait_ttl)
     }
 
-    /// When the time of all leases is over: is every lock free? A store without a clock counts the lease of a
-    /// client that died last from the first look at it, so there is one before that time.
+    /// When the time of all leases is over: is every lock free? Until then they are looked at again and again, since
+    /// a store without a clock counts the lease of a client that died from the first look at it.
     async fn check_free(&self, look: &LockManager, recorder: &Recorder) -> io::Result<()> {
+        let end = tokio::time::Instant::now() + self.patience(look);
         let both = |i| [Space::Lock, Space::Semaphore].map(|space| (space, client::name(space, i)));
-        for (space, name) in (0..self.locks).flat_map(both) {
-            is_free(look, space, &name).await;
+        let all = || (0..self.locks).flat_map(both);
+        while tokio::time::Instant::now() < end {
+            for (space, name) in all() {
+                is_free(look, space, &name).await;
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
         }
-        tokio::time::sleep(self.patience(look)).await;
-        for (space, name) in (0..self.locks).flat_map(both) {
+        for (space, name) in all() {
             let free = is_free(look, space, &name).await;
             recorder.record(EventKind::Inspected { lock: name, free })?;
         }
