@@ -137,10 +137,10 @@ impl WorkingCopy {
         failed(&output(&mut run)?)
     }
 
-    /// All tests of these that fail.
+    /// All tests of these that fail, each time that they are tried.
     pub(super) fn failing(&self, filter: &str) -> Result<Vec<String>, String> {
         let list = self.list_of(Programs::Everything);
-        failed(&output(self.nextest(list, filter).arg("--no-fail-fast"))?)
+        failed(&output(self.nextest(list, filter).args(["--no-fail-fast", "--retries", "2"]))?)
     }
 
     fn nextest(&self, list: &Path, filter: &str) -> Command {
@@ -194,13 +194,25 @@ fn failed(ended: &Output) -> Result<Vec<String>, String> {
     }
 }
 
+/// The program and the name of each; what took too long says so.
 fn names_of_failed(said: &str) -> Vec<String> {
-    let is_end = |line: &&str| {
-        let ends = ["FAIL [", "TIMEOUT [", "ABORT [", "SIG"];
-        ends.iter().any(|end| line.trim_start().starts_with(end))
+    let name = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        // A last try is said to be one.
+        let result = words.strip_prefix(&["TRY"]).map_or(words.as_slice(), |rest| &rest[1..]);
+        match (*result.first()?, result) {
+            ("TIMEOUT", [.., program, name]) => Some(format!("{program} {name} (timed out)")),
+            (end, [.., program, name])
+                if matches!(end, "FAIL" | "ABORT") || end.starts_with("SIG") =>
+            {
+                Some(format!("{program} {name}"))
+            }
+            _ => None,
+        }
     };
-    let names = said.lines().filter(is_end).filter_map(|line| line.split_whitespace().next_back());
-    names.map(str::to_owned).collect()
+    // They are said again at the end.
+    let names: BTreeSet<_> = said.lines().filter_map(name).collect();
+    names.into_iter().collect()
 }
 
 fn said(command: &mut Command) -> Result<String, String> {
@@ -222,7 +234,7 @@ mod tests {
     #[test]
     fn the_runner_says_which_tests_failed() {
         let said = "     Running 3 tests\n        FAIL [   0.1s] (1/3) a::b c::d\n   \
-                    TIMEOUT [ 180.0s] (2/3) a e\n SIGABRT [   0.0s] (3/3) a f\n     Summary [ 1s]\n";
-        assert_eq!(names_of_failed(said), ["c::d", "e", "f"]);
+                    TIMEOUT [ 180.0s] (2/3) a e\n TRY 3 SIGABRT [   0.0s] (3/3) a f\n     Summary [ 1s]\n";
+        assert_eq!(names_of_failed(said), ["a e (timed out)", "a f", "a::b c::d"]);
     }
 }

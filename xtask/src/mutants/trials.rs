@@ -103,9 +103,11 @@ impl Trials {
     fn run(&self, list: &Path, mutant: &Mutant, choice: Option<(&str, &str)>) -> Verdict {
         let selection = Selection::new(&mutant.test);
         let mut filter = selection.filter();
-        if !self.failing.is_empty() {
-            let names: Vec<_> = self.failing.iter().map(|name| format!("test(={name})")).collect();
-            filter = format!("({filter}) & not ({})", names.join(" | "));
+        for failing in &self.failing {
+            let mut words = failing.split(' ');
+            let (program, name) = (words.next().unwrap_or_default(), words.next());
+            let name = name.unwrap_or_default();
+            filter += &format!(" & not (binary_id(={program}) & test(={name}))");
         }
         let environment: Vec<_> = selection.environment.into_iter().chain(choice).collect();
         let failed = self.copy.run(list, &filter, &environment)?;
