@@ -7,12 +7,13 @@ use syn::visit::{self, Visit};
 
 use super::Mutant;
 
-/// The environment variable with the number of the mutant that is to run.
-pub(super) const CHOICE: &str = "LOCKKIT_MUTANT";
+/// The environment variable with the number of the mutant that is to run. Not `LOCKKIT_…`: the tests of
+/// the command remove these.
+pub(super) const CHOICE: &str = "CHOSEN_MUTANT";
 
 /// Its value; 0 without one. Read once: some of these functions are called all the time.
 const CHOSEN: &str = "{ static MUTANT: ::std::sync::OnceLock<usize> = ::std::sync::OnceLock::new(); \
-    *MUTANT.get_or_init(|| ::std::env::var(\"LOCKKIT_MUTANT\").map_or(0, |it| it.parse().unwrap_or(0))) }";
+    *MUTANT.get_or_init(|| ::std::env::var(\"CHOSEN_MUTANT\").map_or(0, |it| it.parse().unwrap_or(0))) }";
 
 /// A file whose functions have several bodies.
 #[derive(Debug)]
