@@ -261,6 +261,19 @@ async fn hand_over(giver: &RedisDriver, next: &RedisDriver) -> Duration {
 /// sent where commands go shows that nobody publishes there any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_at_another_server_than_commands_is_found_out_at_a_reconnection() {
+    // A message that does not arrive is waited for for a second, and waiters poll meanwhile. The best of
+    // three: on a busy machine polling may take as long.
+    let mut took = Duration::MAX;
+    for _ in 0..3 {
+        took = took.min(hand_over_after_a_reconnection().await);
+        if took < Duration::from_millis(500) {
+            return;
+        }
+    }
+    panic!("{took:?}");
+}
+
+async fn hand_over_after_a_reconnection() -> Duration {
     let (old, new) =
         (Server::start(ServerKind::Redis).await, Server::start(ServerKind::Redis).await);
     let (old, new) = (old.unwrap(), new.unwrap());
@@ -269,8 +282,7 @@ async fn a_subscription_at_another_server_than_commands_is_found_out_at_a_reconn
     let next = RedisDriver::connect(&url(address.addr)).await.unwrap();
     address.take_over(&old, &new).await;
     let giver = RedisDriver::connect(&url(new.addr())).await.unwrap();
-    let took = hand_over(&giver, &next).await;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    hand_over(&giver, &next).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,9 +123,11 @@ async fn a_subscription_that_stays_at_an_old_primary_is_noticed() {
         Server::start(ServerKind::Postgres).await.unwrap(),
     );
     let address = Address::of(old.addr()).await;
-    let waits = PostgresDriver::connect(&old.url_at(address.addr)).await.unwrap();
-    hand_over(&PostgresDriver::connect(&old.url()).await.unwrap(), &waits, "before").await;
+    let before = PostgresDriver::connect(&old.url()).await.unwrap();
     let other = PostgresDriver::connect(&new.url()).await.unwrap();
+    // Last, so that little of the pause between its proofs is over when the address moves.
+    let waits = PostgresDriver::connect(&old.url_at(address.addr)).await.unwrap();
+    hand_over(&before, &waits, "before").await;
     address.moves_to(new.addr());
     hand_over(&other, &waits, "after").await;
 }

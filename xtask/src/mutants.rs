@@ -1,21 +1,25 @@
-//! `cargo xtask mutants [--check] [WORD|FROM-TO…]`: makes the changes of `mutants.txt` one after the
-//! other, and runs the test that must fail for each. Says which survived. May change no file but those,
-//! and leaves them as they were.
+//! `cargo xtask mutants [--check] [WORD|FROM-TO…]`: makes the changes of `mutants.txt`, and runs the test
+//! that must fail for each. Says which survived. Changes nothing in the workspace: it works on a copy.
 //!
-//! Only the package of the test is built. No server is started beforehand: a test starts those that it
-//! needs. Changes of one crate follow each other, so that the crates below it are built once.
+//! Changes of functions are built all at once, and the environment chooses one when a test runs; changed
+//! texts are put into the programs. What cannot be tried like this is built by itself, at the end: other
+//! changes of Rust, and what survived, since a program may have been started without the environment.
+//! No server is started beforehand: a test starts those that it needs.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Output};
+mod copy;
+mod schemata;
+mod selection;
+mod texts;
+mod trials;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use crate::places::root;
-use crate::{failures, install};
-
-/// How the runner ends when a test has failed; anything else, such as no test, is no conviction.
-const TESTS_FAILED: i32 = 100;
-/// Its profile: it ends with the first test that fails.
-const PROFILE: &str = "mutants";
+use crate::{install, sources};
+use trials::{Trials, Verdict};
 
 const LIST: &str = include_str!("../mutants.txt");
 
@@ -33,8 +37,26 @@ struct Mutant {
     survives: String,
 }
 
+/// How a change is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Function,
+    Text,
+    /// What is read when the test runs.
+    File,
+    Python,
+    TypeScript,
+}
+
+impl Kind {
+    fn is_of_a_client(self) -> bool {
+        matches!(self, Self::Python | Self::TypeScript)
+    }
+}
+
 /// The chore. With `--check` it only looks whether each change can be made. Words choose those in whose
-/// description or file one of them stands, numbers (`300-311`) those of the list from one to the other.
+/// description or file one of them stands, numbers (`300-311`) those of the list from one to the other;
+/// they are tried in the order of the words.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mutants = mutants()?;
     for mutant in &mutants {
@@ -44,114 +66,110 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         println!("{} changes can be made", mutants.len());
         return Ok(ExitCode::SUCCESS);
     }
-    let mut chosen: Vec<_> = mutants.iter().filter(|m| m.is_named_by(arguments)).collect();
-    chosen.sort_by_key(|m| (m.file.split('/').next(), &m.test));
+    let mut chosen: Vec<_> = mutants.iter().filter(|m| m.order(arguments).is_some()).collect();
+    chosen.sort_by_key(|mutant| mutant.order(arguments));
     install::all()?;
-    build_examples(&chosen)?;
-    let mut survivors = 0;
-    for mutant in chosen {
-        let (word, by) = match (mutant.noticed_by(), mutant.survives.is_empty()) {
-            (Err(why), _) => ("ERROR", format!(": {why}")),
-            (Ok(Some(by)), true) => ("noticed", by),
-            (Ok(Some(by)), false) => ("noticed, though the list says that it survives", by),
-            (Ok(None), true) => ("SURVIVED", String::new()),
-            (Ok(None), false) => ("survived, as the list says", String::new()),
-        };
-        println!("{} {word}: {} ({}){by}", mutant.number, mutant.what, mutant.file);
-        survivors += usize::from(matches!(word, "SURVIVED" | "ERROR"));
+    let mut trials = Trials::new(&mutants)?;
+    for test in trials.run_unchanged(&chosen)? {
+        eprintln!("{test} fails without a mutant, so it counts for none");
     }
+    let survivors = tried(&trials, chosen);
     println!("{survivors} survived without a reason, or could not be tried");
     Ok(if survivors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Tries these, two at once, and the rest by themselves; counts the survivors.
+fn tried<'a>(trials: &Trials, mutants: Vec<&'a Mutant>) -> usize {
+    let (alone, together): (Vec<_>, Vec<_>) =
+        mutants.into_iter().partition(|mutant| trials.needs_a_build(mutant));
+    // Changed files are there for all tests: one at a time of each kind.
+    let of_kinds = |kinds: &[Kind]| {
+        let of_them = together.iter().copied().filter(|mutant| kinds.contains(&mutant.kind()));
+        Mutex::new(of_them.collect::<Vec<_>>().into_iter())
+    };
+    let built = of_kinds(&[Kind::Function, Kind::Text]);
+    let edited = [&[Kind::File, Kind::Python][..], &[Kind::TypeScript]].map(of_kinds);
+    let (alone, survivors) = (Mutex::new(alone), Mutex::new(0));
+    let work = |queue: &Mutex<std::vec::IntoIter<&'a Mutant>>| {
+        let next = || locked(queue, Iterator::next);
+        while let Some(mutant) = next() {
+            let verdict = trials.verdict(mutant);
+            let may_be_missed = matches!(mutant.kind(), Kind::Function | Kind::Text)
+                && matches!(verdict, Ok(None))
+                && mutant.survives.is_empty();
+            match may_be_missed {
+                true => {
+                    eprintln!("{} survived so far, and will be built by itself", mutant.number);
+                    locked(&alone, |alone| alone.push(mutant));
+                }
+                false => locked(&survivors, |sum| *sum += usize::from(mutant.report(verdict))),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let (work, built) = (&work, &built);
+        for edited in &edited {
+            scope.spawn(move || {
+                work(built);
+                work(edited);
+            });
+        }
+    });
+    let alone = alone.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let bad = alone.iter().filter(|mutant| mutant.report(trials.verdict_by_itself(mutant))).count();
+    bad + survivors.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn locked<T, R>(of_all: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
+    work(&mut of_all.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 impl Mutant {
-    fn path(&self) -> PathBuf {
-        root().join(&self.file)
+    fn kind(&self) -> Kind {
+        let end = Path::new(&self.file).extension().and_then(|end| end.to_str());
+        match (self.file.split('/').nth(1), end) {
+            (Some("python"), _) => Kind::Python,
+            (Some("typescript"), _) => Kind::TypeScript,
+            (_, Some("rs")) => Kind::Function,
+            (_, Some("sql" | "lua")) => Kind::Text,
+            _ => Kind::File,
+        }
     }
 
-    /// The file as it is, and with the change.
-    fn changed(&self) -> Result<(String, String), String> {
+    /// The file with the change.
+    fn changed(&self) -> Result<String, String> {
         let error = |error: String| format!("{}: {}: {error}", self.what, self.file);
-        let text = std::fs::read_to_string(self.path()).map_err(|e| error(e.to_string()))?;
+        let text = sources::read(&root().join(&self.file)).map_err(error)?;
         match text.matches(&self.from).count() {
-            1 => Ok((text.clone(), text.replace(&self.from, &self.to))),
+            1 => Ok(text.replace(&self.from, &self.to)),
             found => Err(error(format!("stands there {found} times, not once: {}", self.from))),
         }
     }
 
-    fn is_named_by(&self, words: &[String]) -> bool {
+    /// Where it is in the order of the words; none where no word chooses it.
+    fn order(&self, words: &[String]) -> Option<usize> {
         let names_it =
             |word: &String| match word.split_once('-').map(|(a, b)| (a.parse(), b.parse())) {
                 Some((Ok(from), Ok(to))) => (from..=to).contains(&self.number),
                 _ => self.what.contains(word) || self.file.contains(word),
             };
-        words.is_empty() || words.iter().any(names_it)
+        if words.is_empty() { Some(0) } else { words.iter().position(names_it) }
     }
 
-    /// Makes the change, runs the test, takes the change back; says which test has failed, if one has.
-    /// A change that does not compile is an error, not one that was noticed.
-    fn noticed_by(&self) -> Result<Option<String>, String> {
-        let (before, after) = self.changed()?;
-        let _restored = Restored { path: self.path(), before };
-        std::fs::write(self.path(), after).map_err(|e| format!("{}: {e}", self.file))?;
-        let (chore, builds, fails_fast): (&[&str], _, _) = match self.file.split('/').nth(1) {
-            Some("python") => (&["xtask", "python"], "--collect-only", Some("--exitfirst")),
-            Some("typescript") => (&["xtask", "typescript"], "--build", None),
-            _ => (&["nextest", "run"], "--no-run", None),
+    /// Prints what became of it; says whether that is wrong.
+    fn report(&self, verdict: Verdict) -> bool {
+        let by = |tests: Vec<String>| format!(" by {}", tests.join(", "));
+        let (word, more) = match (verdict, self.survives.is_empty()) {
+            (Err(why), _) => ("ERROR", format!(": {why}")),
+            (Ok(Some(tests)), true) => ("noticed", by(tests)),
+            (Ok(Some(tests)), false) => {
+                ("noticed, though the list says that it survives", by(tests))
+            }
+            (Ok(None), true) => ("SURVIVED", String::new()),
+            (Ok(None), false) => ("survived, as the list says", String::new()),
         };
-        let run = |more| output(chore, self.test.split(' ').chain(more));
-        let built = run(Some(builds))?;
-        if !built.status.success() {
-            let said = String::from_utf8_lossy(&built.stderr).into_owned();
-            return Err(format!("it does not compile, or has no test:\n{said}"));
-        }
-        failures::forget(PROFILE);
-        let ended = run(fails_fast)?.status;
-        let by = failures::all(PROFILE).into_iter().map(|failure| failure.test).collect::<Vec<_>>();
-        match ended.code() {
-            Some(0) => Ok(None),
-            Some(TESTS_FAILED) => Ok(Some(format!(" by {}", by.join(", ")))),
-            Some(_) if chore[0] == "xtask" => Ok(Some(String::new())),
-            _ => Err(format!("no test was run: {ended}")),
-        }
-    }
-}
-
-/// Builds the programs that tests start, which are examples of the packages and of the lab: a test that is
-/// chosen by its name would not have them.
-fn build_examples(chosen: &[&Mutant]) -> Result<(), String> {
-    let words = chosen.iter().flat_map(|mutant| mutant.test.split(' '));
-    let has_examples = |package: &&str| root().join(package).join("examples").is_dir();
-    let mut packages: BTreeSet<_> = words.filter(has_examples).collect();
-    if !packages.is_empty() {
-        packages.insert("lockkit-lab");
-    }
-    for package in packages {
-        let built = output(&["build", "--examples", "--package"], [package].into_iter())?;
-        if !built.status.success() {
-            return Err(String::from_utf8_lossy(&built.stderr).into_owned());
-        }
-    }
-    Ok(())
-}
-
-fn output<'a>(chore: &[&str], arguments: impl Iterator<Item = &'a str>) -> Result<Output, String> {
-    let mut command = Command::new(env!("CARGO"));
-    command.current_dir(root()).env("NEXTEST_PROFILE", PROFILE).args(chore).args(arguments);
-    command.output().map_err(|error| format!("{command:?}: {error}"))
-}
-
-/// A file that is as it was when this is dropped.
-struct Restored {
-    path: PathBuf,
-    before: String,
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::write(&self.path, &self.before) {
-            eprintln!("{} has still the change in it: {error}", self.path.display());
-        }
+        println!("{} {word}: {} ({}){more}", self.number, self.what, self.file);
+        matches!(word, "SURVIVED" | "ERROR")
     }
 }
 
@@ -211,11 +229,11 @@ mod tests {
     fn changes_are_chosen_by_a_word_or_by_their_numbers() {
         let mutant =
             Mutant { number: 9, what: "an old-fashioned one".to_owned(), ..Mutant::default() };
-        let is_named_by = |words: &[&str]| {
-            mutant.is_named_by(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        let order = |words: &[&str]| {
+            mutant.order(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
         };
-        assert!(is_named_by(&[]) && is_named_by(&["old-"]) && is_named_by(&["1-3", "9-12"]));
-        assert!(!is_named_by(&["10-12"]) && !is_named_by(&["9"]));
+        assert_eq!([order(&[]), order(&["old-"]), order(&["1-3", "9-12"])], [0, 0, 1].map(Some));
+        assert_eq!([order(&["10-12"]), order(&["9"])], [None; 2]);
     }
 
     #[test]

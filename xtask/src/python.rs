@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
 
 /// The same with the command that is there, as the tests of everything have built it.
 pub(crate) fn check(arguments: &[String]) -> Result<ExitCode, String> {
-    let mut tests = tested(Command::new(PYTHON).arg("-m"));
+    let mut tests = tests();
     tests.args(arguments);
     let mut steps = vec![];
     if arguments.is_empty() {
@@ -85,6 +85,11 @@ fn on_each(versions: &[String]) -> Result<ExitCode, String> {
         eprintln!("not to be had here, so not tested: Python {}", missing.join(", "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tests, with Debian's Python; in the client's folder.
+pub(crate) fn tests() -> Command {
+    tested(Command::new(PYTHON).arg("-m"))
 }
 
 /// The tests, by what runs a module of Python.

@@ -12,7 +12,8 @@ use crate::{failures, install, places, python, recipes, runtimes, typescript};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
-const EVERYTHING: [&str; 3] = ["--workspace", "--features", "lockkit-cli/lab,lockkit-zk/tls"];
+pub(crate) const EVERYTHING: [&str; 3] =
+    ["--workspace", "--features", "lockkit-cli/lab,lockkit-zk/tls"];
 
 /// The lab, which starts servers for a command and names them in its environment. Built by itself, it
 /// has features of its own, and so have the libraries that it needs.

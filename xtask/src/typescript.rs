@@ -68,11 +68,24 @@ pub(crate) fn ensure() -> Result<(), String> {
 
 /// Checks the types, and builds what the tests run.
 pub(crate) fn build() -> Result<(), String> {
-    finish(Command::new("npm").args(["run", "--silent", "check"]), BUILDING)
+    finish(&mut checks(), BUILDING)
+}
+
+/// The same as a command in the client's folder.
+pub(crate) fn checks() -> Command {
+    let mut checks = Command::new("npm");
+    checks.args(["run", "--silent", "check"]);
+    checks
 }
 
 /// Runs the tests of these files, or all, with the command that is there.
 pub(crate) fn test(files: &[String]) -> Result<ExitCode, String> {
+    finish(&mut tests(files), TESTING)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same as a command in the client's folder.
+pub(crate) fn tests(files: &[String]) -> Command {
     let mut tests = Command::new("node");
     tests.args(["--expose-gc", "--test", "--test-reporter=spec"]);
     match files {
@@ -81,8 +94,7 @@ pub(crate) fn test(files: &[String]) -> Result<ExitCode, String> {
     };
     tests.env("LOCKKIT_BIN", places::target().join("debug/lockkit"));
     tests.env("LOCKKIT_RUNTIMES", runtimes::packages());
-    finish(&mut tests, TESTING)?;
-    Ok(ExitCode::SUCCESS)
+    tests
 }
 
 /// What a command prints.
@@ -95,7 +107,7 @@ fn said(command: &mut Command) -> Result<String, String> {
 }
 
 /// Runs a command in the client's folder, unless it says another; ends it after so long.
-fn finish(command: &mut Command, limit: Duration) -> Result<(), String> {
+pub(crate) fn finish(command: &mut Command, limit: Duration) -> Result<(), String> {
     if command.get_current_dir().is_none() {
         command.current_dir(client());
     }

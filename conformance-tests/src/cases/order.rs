@@ -85,6 +85,22 @@ pub async fn order_03_a_waiter_that_gave_up_is_skipped(context: CaseContext) {
     });
     driver.let_go(&writer).await;
     turn.await.expect("the reader behind the writer that left gets in");
+
+    // One of another process that gives up between the holder and a waiter lets nobody in.
+    let theirs = context.driver().await;
+    let [holder, between, last] = [0; 3].map(|_| context.exclusive("c"));
+    theirs.grant(&holder).await;
+    theirs.queue(&between).await;
+    driver.queue(&last).await;
+    let mut turn = tokio::spawn({
+        let (driver, last) = (driver.clone(), last.clone());
+        async move { driver.turn(&last).await }
+    });
+    theirs.let_go(&between).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut turn).await;
+    assert!(early.is_err(), "the holder is still there: {early:?}");
+    theirs.let_go(&holder).await;
+    turn.await.expect("the waiter behind the holder gets in");
 }
 
 pub async fn order_04_a_waiter_that_died_is_skipped_after_its_lease(context: CaseContext) {

@@ -170,7 +170,8 @@ fn claim_for(name: &str, wait_ttl: Duration) -> Arc<Claim> {
 
 /// One that waits for a moment only, unless it is renewed.
 pub(crate) fn short_claim(name: &str) -> Arc<Claim> {
-    claim_for(name, Duration::from_millis(100))
+    // Longer than a busy machine takes to queue the next one: that would remove this one.
+    claim_for(name, Duration::from_millis(400))
 }
 
 pub(crate) async fn take(driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) -> Grant {

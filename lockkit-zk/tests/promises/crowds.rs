@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream;
 use lockkit_core::driver::{LockDriver, Released};
 use lockkit_core::{Claim, Mode};
@@ -92,4 +93,26 @@ async fn five_hundred_who_wait_for_permits_share_their_lists() {
     let mut held = crowd(&driver, "s", one, 500).await;
     let costs = hand_overs(&proxy, &driver, holder, &mut held).await;
     assert!(costs.iter().all(|cost| *cost <= CONSTANT), "requests for a release: {costs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_that_are_waited_for_at_once_share_the_next_list() {
+    let server = Server::start(ServerKind::ZooKeeper).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let driver = driver(proxy.addr(), TTL).await;
+    let one = Mode::Permits { permits: 1, limit: 1 };
+    take(&driver, &claim("s", one, TTL)).await;
+    let waiters: Vec<_> = (0..50).map(|_| claim("s", one, TTL)).collect();
+    for waiter in &waiters {
+        queue(&driver, waiter).await;
+    }
+    quiet(&proxy).await;
+    proxy.reset();
+    let waiting = tokio::spawn(async move {
+        join_all(waiters.iter().map(|waiter| driver.granted(waiter))).await;
+    });
+    quiet(&proxy).await;
+    // That of the first waiter, and one that is sent when it has come.
+    assert_eq!(proxy.counts().requests, 2);
+    waiting.abort();
 }
