@@ -86,7 +86,7 @@ pub async fn order_03_a_waiter_that_gave_up_is_skipped(context: CaseContext) {
     driver.let_go(&writer).await;
     turn.await.expect("the reader behind the writer that left gets in");
 
-    // One of another process that gives up between the holder and a waiter lets nobody in.
+    // One of another process that gives up between the holder and a waiter does not let the waiter in.
     let theirs = context.driver().await;
     let [holder, between, last] = [0; 3].map(|_| context.exclusive("c"));
     theirs.grant(&holder).await;
