@@ -186,3 +186,29 @@ async fn next(
         None => commands.recv().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given to a later question, it would count from after it was sent.
+    #[test]
+    fn an_answer_is_that_of_the_first_question_about_its_lease() {
+        let mut pending = PendingKeepAlives::default();
+        let mut ask = |lease| {
+            let (to, answer) = oneshot::channel();
+            pending.add(lease, to);
+            answer
+        };
+        let mut asked = [ask(1), ask(2), ask(1)];
+        let mut terms = || {
+            let kept = asked.each_mut().map(|answer| answer.try_recv().ok().flatten());
+            kept.map(|kept| kept.map(|kept| kept.term))
+        };
+        let kept = |term| KeepAliveResponse { alive: true, term };
+        pending.answer(1, kept(7));
+        assert_eq!(terms(), [Some(7), None, None]);
+        pending.answer(1, kept(8));
+        assert_eq!(terms(), [None, None, Some(8)]);
+    }
+}

@@ -240,3 +240,32 @@ fn moved(
         Some(_) => LeaseMoveResult::Changed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::locks::tests::{no_locks, waiter};
+
+    #[tokio::test]
+    async fn a_move_counts_from_the_last_keep_alive_of_its_lease_until_it_is_answered() {
+        let locks = no_locks();
+        let (claim, mut cached) = waiter(&locks, 100);
+        let (now, ttl) = (SteadyClock.now(), Duration::from_secs(30));
+        let since = now.before(Duration::from_secs(1));
+        cached.lease = Arc::new(EtcdLease::new(1, ttl * 2, now, &locks.client));
+        cached.confirmed_at = now;
+        locks.cache_claim(claim.id, cached.clone());
+        let until = || locks.cached(claim.id).unwrap().until();
+        let target = Arc::new(EtcdLease::new(2, ttl, since, &locks.client));
+        let moving = [LeaseMove::to_hold(&claim, cached.stored.clone())];
+        let (noted, is_young) = locks.note_moves(&target, &moving);
+        assert!(is_young);
+        assert_eq!(until(), target.until_from(since));
+        drop(noted);
+        assert_eq!(until(), cached.until(), "it was never sent");
+        locks.note_moves(&target, &moving).0.sent();
+        assert_eq!(until(), target.until_from(since), "it may have been moved");
+    }
+}

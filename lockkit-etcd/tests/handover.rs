@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::BreakMode;
+use lockkit_core::driver::{BreakMode, Renewal};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::handover::{ContendedLock, soon};
 use lockkit_lab::proxy::{Protocol, ProxyFault, When};
@@ -42,6 +42,19 @@ async fn a_hand_over_between_two_processes_is_six_requests_and_two_messages_at_m
 async fn a_release_by_itself_lets_the_next_claim_hold_with_its_own_answer() {
     let (_server, lock) = proxied().await;
     lock.a_release_grants_with_its_answer().await;
+}
+
+/// Its lease as a waiter is half as long.
+#[tokio::test]
+async fn the_next_claim_holds_for_its_hold_ttl() {
+    let (_server, lock) = proxied().await;
+    let holder = lock.hold().await;
+    let waiter = lock.wait().await;
+    lock.release_soon(&holder).await;
+    let (next, grant) = waiter.until_granted().await;
+    assert_eq!(grant.ttl, LONG);
+    let renewed = lock.driver.renew_single(&next).await.unwrap();
+    assert!(matches!(renewed, Renewal::Holds(grant) if grant.ttl == LONG), "{renewed:?}");
 }
 
 #[tokio::test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience, Released, Renewal};
-use lockkit_core::{BreakRecord, Claim, ClientIdentity};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Mode};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{KeyValue, PutOptions};
 use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::{Proxy, Server, ServerKind};
 
-use crate::stage::{claim, client, driver, keys, queue, renewed, take, until};
+use crate::stage::{claim, client, driver, exclusive, keys, queue, renewed, take, until};
 
 /// Long enough for a change to be made meanwhile.
 const LATE: Duration = Duration::from_secs(2);
@@ -136,4 +136,23 @@ async fn a_try_takes_its_own_claim_out_of_the_line_and_nothing_that_came_after()
     let answer = meanwhile((&server, &proxy), ("a", 1), 3, tries).await.unwrap();
     assert_eq!(answer.result, Acquisition::Busy);
     assert_eq!(keys(&server, "a").await.len(), 2);
+}
+
+/// What a try was shown is past when it would come beside it.
+#[tokio::test]
+async fn a_reader_does_not_come_beside_a_writer_that_came_while_it_tried() {
+    let (server, proxy, slow) = slow().await;
+    let near = driver(&server.url()).await;
+    let reader = || Arc::new(exclusive("a", 60, 60).with_mode(Mode::Shared));
+    let (first, second, writer) = (reader(), reader(), claim("a", 60, 60));
+    take(&near, &first).await;
+    let mut late = proxy.fault(ProxyFault::Delay(LATE), When::Answer(1));
+    let change = async {
+        late.struck().await;
+        assert_eq!(near.release(&first).await.unwrap(), Released::Removed);
+        take(&near, &writer).await;
+    };
+    let (answer, ()) = tokio::join!(slow.acquire(&second, Patience::Try), change);
+    assert_eq!(answer.unwrap().result, Acquisition::Busy);
+    assert_eq!(keys(&server, "a").await.len(), 1);
 }
