@@ -251,9 +251,15 @@ async fn hand_over(giver: &RedisDriver, next: &RedisDriver) -> Duration {
     assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
     let queued = asked_until_answered(next, &waiter).await;
     assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
-    let begun = Instant::now();
-    giver.release(&holder).await.unwrap();
-    next.granted(&waiter).await.unwrap();
+    let released = async {
+        // A waiter looks once at the beginning; then it waits for a message, or polls.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let begun = Instant::now();
+        giver.release(&holder).await.unwrap();
+        begun
+    };
+    let (granted, begun) = tokio::join!(next.granted(&waiter), released);
+    granted.unwrap();
     begun.elapsed()
 }
 

@@ -44,6 +44,8 @@ async fn hand_over(ours: &PostgresDriver, theirs: &PostgresDriver, name: &str) {
         let (theirs, waiter) = (theirs.clone(), waiter.clone());
         async move { theirs.granted(&waiter).await }
     });
+    // A waiter looks once at the beginning; then it waits for a message, or polls.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(ours.release(&holder).await.unwrap(), Released::Removed);
     let granted = timeout(SOON, waiting).await.expect("it is handed over").unwrap();
     granted.unwrap();
