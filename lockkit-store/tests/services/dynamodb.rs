@@ -79,6 +79,7 @@ mod on_dynamodb {
         };
         assert_eq!(list("s/", None, 10).await, ["s/3", "s/a", "s/a-b", "s/c0", "s/c1"]);
         assert_eq!(list("s/", Some("s/a"), 2).await, ["s/a-b", "s/c0"]);
+        assert_eq!(list("s/", Some("s/c0"), 10).await, ["s/c1"]);
         assert_eq!(list("s/c", Some("s/a"), 10).await, ["s/c0", "s/c1"]);
         assert_eq!(list("r/x/", None, 10).await, ["r/x/y"]);
         assert_eq!(list("r/", Some("r/x/~"), 10).await, Vec::<String>::new());
