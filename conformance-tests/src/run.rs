@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::context::{CaseContext, Stalls};
 use crate::harness::{Harness, Time};
-use crate::table::Case;
+use crate::table::{CASES, Case};
 
 /// A task that was not run for so long although it wanted to be: a machine that stands still, whose
 /// servers may answer too late by themselves.
@@ -148,6 +148,20 @@ pub fn as_test<H: Harness>(name: &str, harness: impl FnOnce() -> Arc<H>) {
         Outcome::Passed => {}
         Outcome::NotApplicable(why) => println!("not applicable: {why}"),
         Outcome::Failed(why) => panic!("{name}: {why}"),
+    }
+}
+
+/// Runs the cases of a group one after the other, without those that are named, each as [`as_test`] does.
+///
+/// # Panics
+/// When a case fails, when the group has none, or when one to leave out does not exist.
+pub fn group_as_test<H: Harness>(group: &str, except: &[&str], harness: impl Fn() -> Arc<H>) {
+    except.iter().for_each(|name| assert!(Case::named(name).is_some(), "there is no case {name}"));
+    let of_group = CASES.iter().filter(|case| case.group == group && !except.contains(&case.name));
+    assert!(of_group.clone().next().is_some(), "the group {group} has no cases");
+    for case in of_group {
+        println!("{}", case.name);
+        as_test(case.name, &harness);
     }
 }
 

@@ -348,12 +348,7 @@ macro_rules! suite {
         const EXCEPT: &[&str] = &[$($(stringify!($case)),*)?];
         $(#[test]
         fn $group() {
-            for case in $crate::CASES.iter().filter(|case| case.group == stringify!($group)) {
-                if !EXCEPT.contains(&case.name) {
-                    println!("{}", case.name);
-                    $crate::run::as_test(case.name, || ::std::sync::Arc::new($harness));
-                }
-            }
+            $crate::run::group_as_test(stringify!($group), EXCEPT, || ::std::sync::Arc::new($harness));
         })*
     };
     ($harness:expr) => {

@@ -19,6 +19,9 @@ pub(crate) const EVERYTHING: [&str; 3] =
 /// has features of its own, and so have the libraries that it needs.
 const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "lockkit-lab", "--"];
 
+const TYPES: &str = "the types of the client in TypeScript";
+const EXAMPLES: &str = "the examples in the documentation";
+
 /// The chore. Arguments go to the runner: `cargo nextest run` if there is one,
 /// `cargo test` otherwise. Examples in the documentation are tested only when there
 /// are no arguments, since the two runners understand different ones.
@@ -41,21 +44,20 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let types = in_typescript(&|| typescript::build().map(|()| ExitCode::SUCCESS));
     let examples = examples();
     let arguments = without(missing.iter().map(|it| it.tests));
-    let (rust, python, typescript) = match build(runner()) {
-        Err(why) => (Err(why.clone()), Err(why.clone()), Err(why)),
-        // They mostly wait, and use the command that was built with the tests of Rust.
-        Ok(()) => thread::scope(|scope| {
-            let clients =
-                scope.spawn(|| (python::check(&[]), in_typescript(&|| typescript::test(&[]))));
-            let rust = of_rust(&arguments);
-            let panicked = |_| (Err("it panicked".to_owned()), Err("it panicked".to_owned()));
-            let (python, typescript) = clients.join().unwrap_or_else(panicked);
-            (rust, python, typescript)
-        }),
-    };
+    if let Err(why) = build(runner()) {
+        return told([(TYPES, types), (EXAMPLES, examples), ("the tests", Err(why))]);
+    }
+    // The clients mostly wait, and use the command that was built with the tests of Rust.
+    let (rust, (python, typescript)) = thread::scope(|scope| {
+        let clients =
+            scope.spawn(|| (python::check(&[]), in_typescript(&|| typescript::test(&[]))));
+        let rust = of_rust(&arguments);
+        let panicked = || Err("it panicked".to_owned());
+        (rust, clients.join().unwrap_or_else(|_| (panicked(), panicked())))
+    });
     let parts = [
-        ("the types of the client in TypeScript", types),
-        ("the examples in the documentation", examples),
+        (TYPES, types),
+        (EXAMPLES, examples),
         ("the tests of Rust", rust),
         ("the client in Python", python),
         ("the client in TypeScript", typescript),
