@@ -10,12 +10,13 @@ use lockkit_core::driver::{BatchLimits, KnownBases, locked};
 use lockkit_core::state::Health;
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{Capabilities, Error, Result};
+use tokio::time::Instant;
 
 use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
 use crate::document::{FORMAT, META, MetaDocument, encode, session_key};
 use crate::driver::{DriverInner, StoreDriver};
-use crate::observer::SWEEP_EVERY;
+use crate::observer::SweepResult;
 use crate::options::StoreOptions;
 use crate::probe::probe;
 use crate::queues::Operation;
@@ -24,6 +25,10 @@ use crate::waiters::Waiters;
 
 /// A release that failed is repeated after this.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
+/// How often some sessions of others are looked at, to remove those of crashed processes.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// The pause while there are such sessions.
+const BETWEEN_PAGES: Duration = Duration::from_secs(1);
 /// Attempts to find or write the layout: a store that was just created may not answer for a while.
 const LAYOUT_ATTEMPTS: u32 = 5;
 const LAYOUT_PAUSE: Duration = Duration::from_millis(100);
@@ -166,16 +171,25 @@ async fn end_overdue(driver: Weak<DriverInner>) {
 
 /// Now and then, looks for sessions of processes that crashed, and drops sessions that are not used.
 async fn sweep(driver: Weak<DriverInner>) {
-    let Some(inner) = driver.upgrade() else { return };
-    let mut pause = SWEEP_EVERY / 2 + inner.context.part_of(SWEEP_EVERY);
-    drop(inner);
+    let pause = |inner: &DriverInner| SWEEP_EVERY / 2 + inner.context.part_of(SWEEP_EVERY);
+    let Some(mut page) = driver.upgrade().map(|inner| Instant::now() + pause(&inner)) else {
+        return;
+    };
+    let mut next = page;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep_until(next).await;
         let Some(inner) = driver.upgrade() else { return };
-        pause = inner.context.sweep().await.unwrap_or_else(|error| {
+        let now = Instant::now();
+        let swept = inner.context.sweep(page <= now).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "looking for sessions of crashed processes failed");
-            SWEEP_EVERY
+            SweepResult::default()
         });
+        if swept.has_removed {
+            page = now + BETWEEN_PAGES;
+        } else if page <= now {
+            page = now + pause(&inner);
+        }
+        next = swept.next.map_or(page, |due| page.min(now + due)).max(now + BETWEEN_PAGES);
         inner.remove_unused_sessions(false).await;
     }
 }

@@ -14,14 +14,20 @@ use crate::rules::StoreRule;
 const MOST_AT_ONCE: usize = 32;
 /// How many sessions a sweep reads.
 const SWEPT: usize = 100;
-/// How often some sessions of others are looked at, to remove those of crashed processes.
-pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// The pause while there are such sessions.
-const BETWEEN_PAGES: Duration = Duration::from_secs(1);
+/// Sessions that a sweep has read and does not yet know to be dead or alive, at most.
+const MOST_IN_DOUBT: usize = 1_000;
 /// More sessions than this are worth a finding.
 const MANY: usize = 1_000;
 /// For how long a tombstone stays whose session was never seen.
 const UNKNOWN_TTL: Duration = Duration::from_secs(60);
+
+/// What a sweep did.
+#[derive(Default)]
+pub(crate) struct SweepResult {
+    pub(crate) has_removed: bool,
+    /// After which time a session in doubt may be ended or removed.
+    pub(crate) next: Option<Duration>,
+}
 
 impl StoreContext {
     /// Reads the sessions among these that were not read for a while, in the background; calls `on_end` for
@@ -115,14 +121,13 @@ impl StoreContext {
         has_ended
     }
 
-    /// Looks for sessions of processes that crashed: reads some, ends those that are overdue, and removes those
-    /// that have been dead for a TTL of this process's watch. A claim of a removed session is pruned all the
-    /// same: its session is missing, and gets a tombstone again. Says after which time to go on: those that
-    /// may be dead are looked at until that is known.
-    pub(crate) async fn sweep(self: &Arc<Self>) -> Result<Duration, Error> {
+    /// Looks for sessions of processes that crashed, among those in doubt and, with `reads_page`, some more:
+    /// ends those that are overdue, and removes those that have been dead for a TTL of this process's watch. A
+    /// claim of a removed session is pruned all the same: its session is missing, and gets a tombstone again.
+    pub(crate) async fn sweep(&self, reads_page: bool) -> Result<SweepResult, Error> {
         self.sights.prune();
         let mut swept = self.swept.lock().await;
-        if swept.page.is_empty() {
+        if reads_page && swept.in_doubt.len() < MOST_IN_DOUBT {
             let from = swept.after.get_or_insert_with(|| session_key(&self.id())).clone();
             let keys = self.list(SESSIONS, Some(&from), SWEPT).await?;
             swept.after = match keys.last() {
@@ -130,29 +135,32 @@ impl StoreContext {
                 // From the first one on.
                 _ => Some(SESSIONS.to_owned()),
             };
-            swept.page = keys;
+            let sessions = keys.iter().filter_map(|key| key.strip_prefix(SESSIONS));
+            swept.in_doubt.extend(sessions.map(str::to_owned));
         }
-        let mut pause = Duration::ZERO;
-        let mut has_removed = false;
-        for key in std::mem::take(&mut swept.page) {
-            let Some(session) = key.strip_prefix(SESSIONS) else { continue };
-            let is_dead = self.observe(session).await?;
-            let is_removable = is_dead && self.sights.is_removable(session, self.observed_now());
-            if is_removable || !self.rules.applies(StoreRule::RemoveOnlyDead) {
+        let removes_all = !self.rules.applies(StoreRule::RemoveOnlyDead);
+        let mut result = SweepResult::default();
+        for session in swept.in_doubt.clone() {
+            let due = self.sights.in_doubt_for(&session, self.observed_now());
+            if due.is_none_or(|due| due.is_zero()) || removes_all {
+                self.observe(&session).await?;
+            }
+            let due = self.sights.in_doubt_for(&session, self.observed_now());
+            let is_removable =
+                self.sights.is_dead(&session) && due.is_some_and(|due| due.is_zero());
+            if is_removable || removes_all {
+                let key = session_key(&session);
                 self.store.remove(&key).await.map_err(|error| self.failed(error))?;
                 self.removed(&key);
-                self.sights.forget(session);
-                has_removed = true;
-            } else if let Some(ttl) = self.sights.in_doubt_for(session) {
-                pause = pause.max(ttl);
-                swept.page.push(key);
+                self.sights.forget(&session);
+                result.has_removed = true;
+            } else if let Some(due) = due {
+                result.next = Some(result.next.map_or(due, |next| next.min(due)));
+                continue;
             }
+            swept.in_doubt.remove(&session);
         }
-        Ok(match (swept.page.is_empty(), has_removed) {
-            (false, _) => pause.clamp(BETWEEN_PAGES, SWEEP_EVERY),
-            (true, true) => BETWEEN_PAGES,
-            (true, false) => SWEEP_EVERY / 2 + self.part_of(SWEEP_EVERY),
-        })
+        Ok(result)
     }
 
     /// A finding where there are very many sessions.

@@ -33,6 +33,29 @@ use crate::store::StoreFacts;
 /// ```
 pub type S3Store = BucketStore<S3>;
 
+impl S3Store {
+    /// The commands that make the bucket of a URL, and a policy with the least rights in it. No I/O.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with `endpoint=`: a compatible server has its own tools for buckets and rights.
+    pub fn schema(url: &str) -> Result<String> {
+        let url = S3::parse(url)?;
+        if url.endpoint.is_some() {
+            return Err(Error::config(
+                "a server that is compatible with S3 has its own commands for buckets and rights: leave out \
+                 endpoint= to see those of AWS",
+            ));
+        }
+        let keys = match &url.prefix[..] {
+            "" => "*".to_owned(),
+            prefix => format!("{prefix}/*"),
+        };
+        let commands = include_str!("s3/schema.sh").replace("{bucket}", &url.name);
+        let commands = commands.replace("{region}", url.own("region").unwrap_or("REGION"));
+        Ok(commands.replace("{keys}", &keys))
+    }
+}
+
 /// S3, and what its answers mean.
 #[derive(Clone, Copy, Debug)]
 pub struct S3;

@@ -4,7 +4,7 @@
 //! count, a mark does not. Durations are those of the slower of two clocks, so that neither slewing nor a
 //! suspend of this machine makes an observer hasty.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -100,13 +100,6 @@ impl Sights {
         locked(&self.0).get(session).is_some_and(|sight| sight.dead_since.is_some())
     }
 
-    /// Whether the session has been dead for its TTL, by this process's watch.
-    pub(crate) fn is_removable(&self, session: &str, now: ClockPair) -> bool {
-        let sights = locked(&self.0);
-        let Some(sight) = sights.get(session) else { return false };
-        sight.dead_since.is_some_and(|since| now.since(since) >= sight.ttl)
-    }
-
     /// Whether the last beat of the session has been seen for its whole TTL.
     pub(crate) fn is_overdue(&self, session: &str, now: ClockPair) -> bool {
         let sights = locked(&self.0);
@@ -147,11 +140,14 @@ impl Sights {
         !is_known || self.is_overdue(session, now)
     }
 
-    /// The TTL of a session of which it is not known that its owner lives: no second beat was seen.
-    pub(crate) fn in_doubt_for(&self, session: &str) -> Option<Duration> {
+    /// How long a session has to be watched before it is ended or, if it is dead, removed. `None` where it was
+    /// never read, or its owner is known to live: a second beat was seen.
+    pub(crate) fn in_doubt_for(&self, session: &str, now: ClockPair) -> Option<Duration> {
         let sights = locked(&self.0);
         let sight = sights.get(session)?;
-        (sight.dead_since.is_some() || !sight.was_renewed).then_some(sight.ttl)
+        let first_beat = (!sight.was_renewed).then_some(sight.first_seen);
+        let since = sight.dead_since.or(first_beat)?;
+        Some(sight.ttl.saturating_sub(now.since(since)))
     }
 
     /// What another process saw. What this one sees counts more.
@@ -195,6 +191,6 @@ impl Sights {
 pub(crate) struct Swept {
     /// The key behind which the next page begins; a random one at first.
     pub(crate) after: Option<String>,
-    /// Keys of sessions that may be dead.
-    pub(crate) page: Vec<String>,
+    /// Those that may be dead.
+    pub(crate) in_doubt: BTreeSet<SessionId>,
 }

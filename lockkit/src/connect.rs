@@ -78,8 +78,8 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
 }
 
 /// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
-/// those who may make tables, where the users of locks may not. For DynamoDB, Azure and Google Cloud Storage,
-/// the commands that make the table or bucket, and a policy or role with the least rights. No I/O.
+/// those who may make tables, where the users of locks may not. For DynamoDB, S3, Azure and Google Cloud
+/// Storage, the commands that make the table or bucket, and a policy or role with the least rights. No I/O.
 ///
 /// [`Error::Config`] for backends that need none of these.
 pub fn schema(url: &str) -> Result<String, Error> {
@@ -93,6 +93,8 @@ pub fn schema(url: &str) -> Result<String, Error> {
         "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
         #[cfg(feature = "dynamodb")]
         "dynamodb" => lockkit_store::DynamoStore::schema(url.rest()),
+        #[cfg(feature = "s3")]
+        "s3" => lockkit_store::S3Store::schema(url.rest()),
         #[cfg(feature = "azure")]
         "az" => lockkit_store::AzureStore::schema(url.rest()),
         #[cfg(feature = "gcs")]

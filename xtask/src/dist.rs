@@ -7,6 +7,9 @@ use std::{env, fs};
 
 use crate::places::root;
 
+/// What the command has in addition to its default features: every backend.
+const FEATURES: [&str; 2] = ["--features", "etcd,dynamodb"];
+
 /// Shells that get completions, and the names of their files.
 const SHELLS: [(&str, &str); 3] =
     [("bash", "lockkit.bash"), ("fish", "lockkit.fish"), ("zsh", "_lockkit")];
@@ -20,7 +23,7 @@ pub(crate) fn dist(arguments: &[String]) -> Result<ExitCode, String> {
     };
     let mut build = Command::new(cargo());
     build.args(["build", "--release", "--locked", "--package", "lockkit-cli", "--target", &target]);
-    run(build.args(more))?;
+    run(build.args(FEATURES).args(more))?;
     let built = root().join("target").join(&target).join("release/lockkit");
     let name = format!("lockkit-{}-{target}", env!("CARGO_PKG_VERSION"));
     let packed = root().join("target/dist");

@@ -38,7 +38,7 @@ fn rights(url: &BackendUrl) -> String {
             )
         }
         // Those are with what makes the table or bucket.
-        "dynamodb" | "az" | "gs" => String::new(),
+        "dynamodb" | "s3" | "az" | "gs" => String::new(),
         _ => {
             let database = rest.rsplit_once('/').map_or("DATABASE", |(_, database)| database);
             let user = if known { user } else { "LOCKER" };

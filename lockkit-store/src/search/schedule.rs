@@ -107,7 +107,7 @@ async fn work(client: Arc<SearchClient>, mut random: StdRng, until: Instant) {
         let lock = &locks[[0, 0, 0, 1, 2][random.random_range(0..5)]];
         match random.random_range(0..20) {
             0 => client.break_one(lock).await,
-            1 => drop(client.driver.inner.context.sweep().await),
+            1 => drop(client.driver.inner.context.sweep(true).await),
             _ => client.cycle(lock, &mut random).await,
         }
         sleep(TTL.mul_f64(random.random_range(0.0..0.5))).await;

@@ -151,6 +151,23 @@ async fn urls_that_cannot_work_are_refused_before_any_request() {
     contract::refused_before_any_request(async |url| S3Store::open(url), &urls).await;
 }
 
+#[test]
+fn the_schema_names_the_bucket_the_prefix_and_the_least_rights() {
+    let commands = S3Store::schema("s3://my-locks/a/b?region=eu-central-1").expect("valid");
+    let rights = ["GetObject", "PutObject", "DeleteObject", "ListBucket"];
+    assert!(rights.iter().all(|right| commands.contains(&format!("\"s3:{right}\""))), "{commands}");
+    assert!(commands.contains("mb s3://my-locks --region eu-central-1"), "{commands}");
+    assert!(commands.contains("\"arn:aws:s3:::my-locks/a/b/*\""), "{commands}");
+    let whole = S3Store::schema("s3://my-locks").expect("valid");
+    assert!(whole.contains("\"arn:aws:s3:::my-locks/*\"") && whole.contains("REGION"), "{whole}");
+    let policy = &commands[commands.find("'{").expect("there is a policy") + 1..];
+    let policy: serde_json::Value =
+        serde_json::from_str(policy.trim_end().trim_end_matches('\'')).expect("the policy is JSON");
+    assert_eq!(policy["Statement"].as_array().map(Vec::len), Some(2));
+    let compatible = S3Store::schema("s3://my-locks?endpoint=http://127.0.0.1:9").unwrap_err();
+    assert!(compatible.to_string().contains("endpoint="), "{compatible}");
+}
+
 async fn driver(server: &S3Server) -> StoreDriver {
     contract::driver(Arc::new(store(server))).await
 }
