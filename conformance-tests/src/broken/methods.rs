@@ -155,6 +155,9 @@ impl LockDriver for Toy {
             };
             line.entries[at].claim.mode = Mode::Shared;
             let grant = self.grant(&line.entries[at]);
+            if !self.is(InjectedBug::DowngradeKeepsTheLease) {
+                self.prolong(line, now, claim);
+            }
             if self.is(InjectedBug::DowngradeGoesToTheEnd) {
                 let mut entry = line.entries.remove(at);
                 entry.held_since = None;
