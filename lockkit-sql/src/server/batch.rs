@@ -157,7 +157,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// One of the connections on which operations may wait for rows.
-    async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
+    pub(super) async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
         match timeout_at(until, self.may_wait.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::retryable(D::BACKEND, "other transactions have locked many queues")),
@@ -199,8 +199,8 @@ impl<D: Dialect> SqlServerInner<D> {
 
     /// A server that takes no writes cannot take a claim out, but says whether there is one.
     async fn absent(&self, claim: &Arc<Claim>, refusal: BatchError) -> OperationAnswer {
-        let polled = self.claim_states(StatementId::Poll, std::slice::from_ref(claim)).await;
-        match polled.map_err(|error| refusal_or(&refusal, error))?.0.first() {
+        let polled = self.states(std::slice::from_ref(claim)).await;
+        match polled.map_err(|error| refusal_or(&refusal, error))?.first() {
             Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
                 let row = Row(vec![Value::Int(2), Value::Null]);
                 Ok(AnsweredOperation { row, ambiguous: refusal.ambiguous, sent: SteadyClock.now() })
