@@ -169,8 +169,8 @@ pub enum StatementId {
     /// Key, `b` id, `n` weight, `n` capacity, `n` hold ttl, `n` wait ttl, `b` client, `b` identity,
     /// `b?` note, `n` 1 for a try.
     ///
-    /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
-    /// use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
+    /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit, 4 it is in the queue and was broken), `n?`
+    /// token (or the limit in use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
     ///
     /// Everywhere, *woken* is the last column, the claims that the verb made holders, 16 bytes each: the tag,
     /// which is the first half of SHA-256 of the id, cut again in half; and the token.
