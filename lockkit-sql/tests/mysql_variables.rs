@@ -217,10 +217,8 @@ impl Scene {
             true => self.pooled(tables).await?,
             false => self.own(tables).await?,
         };
-        let left = self.number(&format!("SELECT COUNT(*) FROM {tables}fences")).await;
-        if left > 0 {
-            return Err(Error::permanent("test", "each client that starts sweeps"));
-        }
+        // Each client that starts sweeps.
+        self.until_zero(&format!("SELECT COUNT(*) FROM {tables}fences")).await;
         let (mine, theirs) = (manager(first), manager(second));
         let done = timeout(LONG, everything(&mine, &theirs)).await;
         mine.shutdown().await;

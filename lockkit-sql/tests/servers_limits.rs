@@ -35,7 +35,7 @@ async fn a_sweep_of_postgres_leaves_a_name_that_has_a_limit() {
     let token = use_both(&locks).await;
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     admin.execute("UPDATE lockkit.lockkit_names SET used = 1").await.unwrap();
-    admin.execute("SELECT lockkit.lockkit_sweep(1000)").await.unwrap();
+    admin.execute("SELECT lockkit.lockkit_sweep('', -1, '', 1000)").await.unwrap();
     let names = "SELECT convert_from(name, 'UTF8') FROM lockkit.lockkit_names ORDER BY name";
     let names = admin.fetch_all(names).await.unwrap();
     let names: Vec<String> = names.iter().map(|row| row.get(0)).collect();

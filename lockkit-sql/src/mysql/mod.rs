@@ -11,7 +11,6 @@ mod schema;
 mod statement;
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -46,8 +45,6 @@ pub struct MySql {
     /// of the claim that came. `lockkit_pass` uses it where nothing has changed since.
     passed: Recent<Key, [i64; 3]>,
     packet: Packet,
-    /// Where the last bite of the sweep ended: a queue, or nothing.
-    swept: Mutex<Row>,
 }
 
 /// Locks and registers in a MySQL or MariaDB database.
@@ -149,7 +146,6 @@ impl Dialect for MySql {
             uncontended: UncontendedNames::default(),
             passed: Recent::new(256),
             packet: Packet::default(),
-            swept: Mutex::default(),
         }
     }
 
@@ -228,7 +224,10 @@ impl Dialect for MySql {
                 let grace = Arg::Int(GRACE.as_micros() as i64);
                 self.ask(connection, id, &[args, &[grace]].concat()).await
             }
-            StatementId::Sweep => self.sweep(connection, args).await,
+            StatementId::Sweep => {
+                let idle = Arg::Int(IDLE.as_micros() as i64);
+                self.ask(connection, id, &[args, &[idle]].concat()).await
+            }
             StatementId::Load => self.load(connection, args).await,
             StatementId::Health => self.health(connection).await,
             // Several statements in one message: these cannot be prepared.

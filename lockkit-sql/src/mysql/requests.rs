@@ -1,12 +1,11 @@
 //! The operations that are more than one statement with the operation's arguments.
 
 use lockkit_core::Claim;
-use lockkit_core::driver::locked;
 use sqlx::mysql::MySqlConnection;
 
 use super::batch::{self, PackedBatch, is_one_name, left_out};
 use super::statement::{self, texts, wrong_arguments};
-use super::{IDLE, MySql, judge};
+use super::{MySql, judge};
 use crate::server::dialect::{
     Arg, ErrorClass, Operation, OperationKind, Row, StatementId, Value, key_args,
 };
@@ -186,25 +185,6 @@ impl MySql {
             rows.extend(answer);
         }
         Ok(rows)
-    }
-
-    pub(super) async fn sweep(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let [bite] = args else {
-            return Err(wrong_arguments());
-        };
-        let from = locked(&self.swept).clone();
-        let bytes = |column| Arg::Bytes(from.bytes(column).unwrap_or_default());
-        let space = Arg::Int(from.int(1).unwrap_or(-1));
-        let idle = Arg::Int(IDLE.as_micros() as i64);
-        let args = [bytes(0), space, bytes(2), bite.clone(), idle];
-        let rows = self.ask(connection, StatementId::Sweep, &args).await?;
-        let end = rows.into_iter().find(|row| row.bytes(0).is_some());
-        *locked(&self.swept) = end.unwrap_or_default();
-        Ok(Vec::new())
     }
 }
 

@@ -349,7 +349,7 @@ const FUNCTIONS: [(StatementId, &str, usize); 27] = [
     (StatementId::Health, "health", 0),
     (StatementId::Settings, "", 0),
     (StatementId::Run, "", 0),
-    (StatementId::Sweep, "sweep", 1),
+    (StatementId::Sweep, "sweep", 4),
     (StatementId::Notify, "", 1),
     (StatementId::Standby, "", 0),
     (StatementId::GateTake, "", 3),

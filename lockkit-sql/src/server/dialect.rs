@@ -238,7 +238,8 @@ pub enum StatementId {
     /// No argument. One row: `b` identity of the server and its history, `b` its start, `n` 1 when a
     /// crash loses no commit.
     Run,
-    /// `n` how many rows at most. Removes what has ended and what was not used for a day. No row.
+    /// Key behind which to begin, space -1 at the beginning; `n` how many names at most. Removes what has ended and
+    /// what was not used for a day. One row: the key of the last name, `b?`, `n?`, `b?`: none where there are no more.
     Sweep,
     /// `b` channel. Sends it a message, where the server has such a thing.
     Notify,

@@ -25,15 +25,19 @@ use lockkit_core::{Capabilities, Error, Result};
 use sqlx::Pool;
 use tokio::sync::Notify;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use dialect::{Dialect, NeighbourGate, StatementId};
+use dialect::{Arg, Dialect, NeighbourGate, Row, StatementId};
 use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, ShedLockTable, SqlNeighbours, Tables};
 use pool::Connections;
 
 use crate::rows::other_version;
 use crate::waiters::{ClaimTag, WaiterRegistry};
+
+/// For so long at most a client that connects waits for its first sweep.
+const FIRST_SWEEP: Duration = Duration::from_secs(1);
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 ///
@@ -72,6 +76,8 @@ pub(crate) struct SqlServerInner<D: Dialect> {
     bases: KnownBases,
     writes: Writes,
     operations: AtomicU64,
+    /// Where the last bite of the sweep ended: a key, or nothing. Locked while one is under way.
+    swept: tokio::sync::Mutex<Row>,
     /// Rung when a connection was lost.
     lost: Arc<Notify>,
     /// The connections on which an operation may wait for a row that another client has locked: half of
@@ -189,6 +195,7 @@ impl<D: Dialect> ServerDriver<D> {
             bases: KnownBases::default(),
             writes: Writes::default(),
             operations: AtomicU64::new(0),
+            swept: tokio::sync::Mutex::default(),
             lost: Arc::default(),
             may_wait: Semaphore::new((most / 2).max(1)),
             others: Semaphore::new(others),
@@ -223,7 +230,10 @@ impl<D: Dialect> ServerDriver<D> {
                 None => self.inner.install().await?,
                 Some(version) if version == D::VERSION => {
                     if row.int(2) == Some(1) {
-                        self.inner.sweep().await;
+                        // A short one leaves the program's first requests alone; one that waits for
+                        // other transactions keeps no program waiting.
+                        let sweep = self.inner.start_sweep();
+                        let _ = tokio::time::timeout(FIRST_SWEEP, sweep).await;
                     }
                     return match &self.inner.neighbours {
                         Some((_, GateOf::Rows)) => self.inner.check_shedlock().await,
@@ -255,15 +265,26 @@ impl<D: Dialect> SqlServerInner<D> {
         const EVERY: u64 = 512;
         let before = self.operations.fetch_add(operations, Ordering::Relaxed);
         if before % EVERY + operations >= EVERY {
-            let driver = self.clone();
-            tokio::spawn(async move { driver.sweep().await });
+            self.start_sweep();
         }
+    }
+
+    fn start_sweep(self: &Arc<Self>) -> JoinHandle<()> {
+        let driver = self.clone();
+        tokio::spawn(async move { driver.sweep().await })
     }
 
     async fn sweep(&self) {
         const BITE: i64 = 1_000;
-        if let Err(error) = self.call(StatementId::Sweep, &[dialect::Arg::Int(BITE)]).await {
-            tracing::debug!(%error, "a sweep failed; the next one goes on");
+        let Ok(mut swept) = self.swept.try_lock() else { return };
+        let bytes = |column| Arg::Bytes(swept.bytes(column).unwrap_or_default());
+        let from = [bytes(0), Arg::Int(swept.int(1).unwrap_or(-1)), bytes(2), Arg::Int(BITE)];
+        match self.call(StatementId::Sweep, &from).await {
+            Ok(answer) => {
+                let end = answer.rows.into_iter().find(|row| row.bytes(0).is_some());
+                *swept = end.unwrap_or_default();
+            }
+            Err(error) => tracing::debug!(%error, "a sweep failed; the next one goes on"),
         }
     }
 }
