@@ -25,13 +25,12 @@ const LONG: Duration = Duration::from_secs(300);
 const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "counters"];
 /// What only the sweep needs, which goes on without what it may not; a fence, or a waiter that is not
 /// notified; and what nothing needs.
-const SPARE: [&str; 12] = [
+const SPARE: [&str; 11] = [
     "INSERT ON lockkit_meta",
     "UPDATE ON lockkit_meta",
     "DELETE ON lockkit_meta",
     "DELETE ON lockkit_names",
     "UPDATE ON lockkit_breaks",
-    "DELETE ON lockkit_breaks",
     "DELETE ON lockkit_registers",
     "DELETE ON lockkit_counters",
     "EXECUTE ON lockkit_fence",

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::LockDriver;
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::driver::{BreakMode, LockDriver, RegisterKey, Write};
+use lockkit_core::{LockManager, Name, Namespace, Settings, Space, Token};
 use lockkit_lab::{Server, ServerKind};
 use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, Row};
@@ -85,6 +85,50 @@ async fn a_client_connects_to_postgres_although_its_sweep_waits() {
     let url = server.url();
     let connecting = PostgresDriver::connect_with(&url, options);
     timeout(LONG / 3, connecting).await.expect("it does not wait for its sweep").unwrap();
+}
+
+/// The value of a register ends with its TTL, also where its token stays.
+#[tokio::test]
+async fn a_sweep_removes_the_value_of_a_fenced_register_that_has_ended_and_keeps_its_token() {
+    let (server, mut admin) = postgres().await;
+    let driver = PostgresDriver::connect(&server.url()).await.unwrap();
+    for (name, token) in [("fenced", Token::new(7)), ("plain", None)] {
+        let at = RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() };
+        let ttl = Some(Duration::from_secs(1));
+        let value = Some(b"value".to_vec());
+        let write = Write { value, token, ttl, ..Write::of(None) };
+        driver.registers().unwrap().write(&at, &write).await.unwrap();
+    }
+    // An hour passes.
+    let hour = "UPDATE lockkit.lockkit_registers SET expires = expires - 3600000000,
+        purge_at = purge_at - 3600000000, set_at = set_at - 3600000000";
+    admin.execute(hour).await.unwrap();
+    admin.execute("SELECT lockkit.lockkit_sweep('', -1, '', 100)").await.unwrap();
+    let left: Vec<(Vec<u8>, Option<Vec<u8>>, Option<i64>)> =
+        sqlx::query_as("SELECT name, value, highest FROM lockkit.lockkit_registers")
+            .fetch_all(&mut admin)
+            .await
+            .unwrap();
+    assert_eq!(left, [(b"fenced".to_vec(), None, Some(7))]);
+}
+
+#[tokio::test]
+async fn of_a_queue_that_always_has_claims_records_of_breaks_do_not_pile_up() {
+    let (server, mut admin) = postgres().await;
+    let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
+    let _reader = locks.rwlock("busy").read().await.unwrap();
+    for _ in 0..3 {
+        let broken = locks.rwlock("busy").read().await.unwrap();
+        let token = broken.token().unwrap();
+        let breaker = locks.admin();
+        let done = breaker.break_lock(Space::Lock, "busy", token, BreakMode::Forced, None).await;
+        assert!(done.unwrap());
+        let hour = "UPDATE lockkit.lockkit_breaks SET expires = expires - 3600000000";
+        admin.execute(hour).await.unwrap();
+    }
+    let records = "SELECT count(*) FROM lockkit.lockkit_breaks";
+    let records: i64 = admin.fetch_one(records).await.unwrap().get(0);
+    assert_eq!(records, 1, "the last one shows for as long as the queue is in use");
 }
 
 /// Uses locks until the name `z` is gone, which is behind a bite of names that are in use.

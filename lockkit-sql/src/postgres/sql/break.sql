@@ -21,6 +21,8 @@ BEGIN
     RETURN;
   END IF;
   outcome := 1;
+  -- Of a queue, only the last one is shown.
+  DELETE FROM {p}breaks AS b WHERE b.queue = v_queue AND b.expires <= v_now;
   INSERT INTO {p}breaks (queue, id, record, expires)
   VALUES (v_queue, c.id, p_record, v_now + greatest(p_keep, c.hold_ttl, c.wait_ttl));
   IF p_force = 1 THEN

@@ -70,10 +70,9 @@ BEGIN
     v_ends := CASE WHEN p_value IS NOT NULL AND p_ttl > 0 THEN v_now + p_ttl END;
     UPDATE {p}registers AS k SET value = p_value, version = number, write_id = p_write,
       set_at = v_now, expires = v_ends, highest = greatest(k.highest, nullif(p_token, 0)),
-      -- What has, or had, a token is remembered for good.
-      purge_at = CASE WHEN k.highest IS NOT NULL OR p_token > 0 THEN NULL
-                      WHEN p_value IS NULL THEN v_now + 600000000
-                      ELSE v_ends + 600000000 END
+      -- What has, or had, a token is remembered for good, without its value.
+      purge_at = CASE WHEN p_value IS NOT NULL THEN v_ends + 600000000
+                      WHEN k.highest IS NULL AND p_token = 0 THEN v_now + 600000000 END
     WHERE k.namespace = p_namespace AND k.name = p_name;
   END IF;
 END $$;

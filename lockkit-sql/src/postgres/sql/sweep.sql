@@ -61,7 +61,11 @@ BEGIN
     DELETE FROM {p}names AS n WHERE n.queue = ANY (v_queues);
   END IF;
   DELETE FROM {p}registers AS r WHERE (r.namespace, r.name) IN (
-    SELECT o.namespace, o.name FROM {p}registers AS o WHERE o.purge_at <= v_now
+    SELECT o.namespace, o.name FROM {p}registers AS o WHERE o.purge_at <= v_now AND o.highest IS NULL
+    LIMIT p_bite FOR UPDATE SKIP LOCKED);
+  UPDATE {p}registers AS r SET value = NULL, expires = NULL, purge_at = NULL
+  WHERE (r.namespace, r.name) IN (
+    SELECT o.namespace, o.name FROM {p}registers AS o WHERE o.purge_at <= v_now AND o.highest IS NOT NULL
     LIMIT p_bite FOR UPDATE SKIP LOCKED);
 END $$;
 

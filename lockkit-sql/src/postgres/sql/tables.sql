@@ -93,7 +93,7 @@ CREATE TABLE IF NOT EXISTS {p}registers (
   highest   bigint,                   -- the highest token of any write
   write_id  bytea  NOT NULL,          -- of the last write that was applied
   expires   bigint,
-  purge_at  bigint,                   -- when a row without a value and without a token may go
+  purge_at  bigint,                   -- when its value may go, and without a token the row
   set_at    bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, name)
 );
