@@ -104,12 +104,11 @@ async fn a_sweep_removes_the_value_of_a_fenced_register_that_has_ended_and_keeps
         purge_at = purge_at - 3600000000, set_at = set_at - 3600000000";
     admin.execute(hour).await.unwrap();
     admin.execute("SELECT lockkit.lockkit_sweep('', -1, '', 100)").await.unwrap();
-    let left: Vec<(Vec<u8>, Option<Vec<u8>>, Option<i64>)> =
-        sqlx::query_as("SELECT name, value, highest FROM lockkit.lockkit_registers")
-            .fetch_all(&mut admin)
-            .await
-            .unwrap();
-    assert_eq!(left, [(b"fenced".to_vec(), None, Some(7))]);
+    let left = "SELECT convert_from(name, 'UTF8'), value IS NULL, highest
+        FROM lockkit.lockkit_registers";
+    let left: Vec<(String, bool, Option<i64>)> =
+        sqlx::query_as(left).fetch_all(&mut admin).await.unwrap();
+    assert_eq!(left, [("fenced".to_owned(), true, Some(7))]);
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ impl Dialect for Postgres {
         let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
         })?;
-        Ok(options.application_name("lockkit").disable_statement_logging())
+        Ok(options.application_name("lockkit"))
     }
 
     fn tables(&self) -> &str {

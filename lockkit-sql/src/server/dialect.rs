@@ -180,8 +180,8 @@ pub enum StatementId {
     /// Many operations: [`Arguments::Batch`].
     ///
     /// A row an operation, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never
-    /// waits for another transaction: an operation whose queue is locked by one has the outcome 9, *left
-    /// out*, and nothing was done. Every operation of that key after it is left out too.
+    /// waits for another transaction: an operation whose queue, or the row of whose claim, is locked by one has the
+    /// outcome 9, *left out*, and nothing was done. All operations of a locked queue are left out.
     Submit,
     /// A release and an acquire of one lock, both exclusive: [`Arguments::Batch`]. Rows as of `Submit`, the
     /// second with all new holders. May wait for the row of the queue.

@@ -105,7 +105,6 @@ BEGIN
   END LOOP;
   CLOSE v_orphans;
   COMMIT AND NO CHAIN NO RELEASE;
-  SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name,
-         v_woken AS woken;
+  SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name;
 END
 --;
