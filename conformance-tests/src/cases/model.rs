@@ -140,13 +140,14 @@ impl SideBySide {
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
-                let (queue, _) = self.model.queue_and_holders();
                 // What becomes of a claim that is asked for again after its end is not specified.
-                if !queue.iter().any(|queued| queued.id == claim.id) {
+                let (queue, _) = self.model.queue_and_holders();
+                let Some(queued) = queue.iter().find(|queued| queued.id == claim.id) else {
                     return Ok(());
-                }
+                };
+                // Nor is it whether a try says that a claim was broken which it takes out of the queue.
+                let waits = (queued.broken || rng.random_bool(0.8)) && context.has_line();
                 let driver = self.driver_for(&claim, rng);
-                let waits = rng.random_bool(0.8) && context.has_line();
                 self.acquire(&driver, claim, waits).await
             }
             (46..62, Some(claim)) => self.renew(&self.driver_for(&claim, rng), &claim).await,
