@@ -10,6 +10,7 @@ use lockkit_core::driver::{BatchLimits, KnownBases, locked};
 use lockkit_core::state::Health;
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{Capabilities, Error, Result};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::claims::{OwnClaim, OwnClaims};
@@ -59,13 +60,27 @@ impl StoreDriver {
             findings,
             tasks: Mutex::default(),
         });
-        let tasks = [
-            tokio::spawn(end_overdue(Arc::downgrade(&inner))),
-            tokio::spawn(sweep(Arc::downgrade(&inner))),
-            tokio::spawn(watch(Arc::downgrade(&inner))),
-        ];
-        locked(&inner.tasks).extend(tasks.iter().map(tokio::task::JoinHandle::abort_handle));
+        *locked(&inner.tasks) = Some(BackgroundTasks::start(&inner));
         Ok(Self { inner })
+    }
+}
+
+/// The tasks of a driver; dropping this ends them.
+pub(crate) struct BackgroundTasks([AbortHandle; 3]);
+
+impl BackgroundTasks {
+    fn start(inner: &Arc<DriverInner>) -> Self {
+        let driver = Arc::downgrade(inner);
+        let overdue = tokio::spawn(end_overdue(driver.clone()));
+        let sweep = tokio::spawn(sweep(driver.clone()));
+        let watch = tokio::spawn(watch(driver));
+        Self([overdue, sweep, watch].map(|task| task.abort_handle()))
+    }
+}
+
+impl Drop for BackgroundTasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -223,6 +238,14 @@ async fn watch(driver: Weak<DriverInner>) {
 }
 
 impl DriverInner {
+    /// Starts the tasks again whose runtime has ended.
+    pub(crate) fn keep_running(self: &Arc<Self>) {
+        let mut tasks = locked(&self.tasks);
+        if let Some(tasks) = tasks.as_mut().filter(|it| it.0.iter().any(AbortHandle::is_finished)) {
+            *tasks = BackgroundTasks::start(self);
+        }
+    }
+
     async fn end(&self, own: &OwnClaim) {
         match self.apply(Operation::Release(own.claim.clone())).await {
             Ok(_) => self.own.forget(&own.claim.id),
@@ -248,8 +271,8 @@ impl DriverInner {
         self.register_watchers.notify(None);
     }
 
-    async fn remove_unused_sessions(&self, at_end: bool) {
-        for session in self.own.take_unused(self.context.now(), at_end).await {
+    pub(crate) async fn remove_unused_sessions(&self, at_end: bool) {
+        for session in self.own.retire_unused(self.context.now(), at_end).await {
             if let Err(error) = self.context.store.remove(&session_key(&session.id)).await {
                 tracing::debug!(%error, "a session could not be removed; it will end by itself");
             }
@@ -266,7 +289,7 @@ impl DriverInner {
     }
 
     pub(crate) async fn close(&self) {
-        locked(&self.tasks).drain(..).for_each(|task| task.abort());
+        drop(locked(&self.tasks).take());
         self.context.keep_sights(|session| self.waiters.is_own_session(session));
         self.remove_unused_sessions(true).await;
         locked(&self.workers).clear();
