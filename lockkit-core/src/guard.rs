@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
 use crate::clock::sleep_until;
@@ -56,7 +57,14 @@ pub(crate) struct HeldClaim {
     /// Whether dropping this gives the lock back.
     releases_on_drop: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
-    reentry: OnceLock<Box<dyn Any + Send + Sync>>,
+    reentry: OnceLock<Box<dyn Reentry>>,
+}
+
+/// The entry of an owner for a claim that it holds.
+pub(crate) trait Reentry: Send + Sync {
+    /// Waits for the task of the owner that enters just now, if one does; none enters until what this gives is
+    /// dropped.
+    fn block(&self) -> BoxFuture<'static, Box<dyn Any + Send>>;
 }
 
 impl Guard {
@@ -212,7 +220,7 @@ impl HeldClaim {
         &self.lease
     }
 
-    pub(crate) fn keep(&self, reentry: impl Any + Send + Sync) {
+    pub(crate) fn keep(&self, reentry: impl Reentry + 'static) {
         let _ = self.reentry.set(Box::new(reentry));
     }
 
@@ -335,12 +343,19 @@ impl WriteGuard {
     /// not slip in between, and the token stays. There is no upgrade.
     ///
     /// One round trip, repeated while the backend does not answer and the lease lasts. After an
-    /// error the lock is given back.
+    /// error the lock is given back. Of an owner that can enter again, other tasks wait meanwhile.
     ///
     /// # Cancel safety
     /// Dropping it gives the lock back in the background.
     pub async fn downgrade(self) -> Result<Guard, Error> {
-        let holding = &self.guard.holding;
+        // Its owner would enter as a writer what the backend has for a reader already. Dropped after the
+        // guard, also with this future: the owner finds the claim shared, or given back.
+        let _blocked = match self.guard.holding.reentry.get().map(|reentry| reentry.block()) {
+            Some(blocked) => Some(blocked.await),
+            None => None,
+        };
+        let Self { guard } = self;
+        let holding = &guard.holding;
         if Arc::strong_count(holding) > 1 {
             let message = "a lock that its owner has entered more than once cannot be downgraded";
             return Err(Error::config(message));
@@ -359,14 +374,15 @@ impl WriteGuard {
             reason = lease.lost() => return Err(Error::Lost { reason }),
             answer = holding.core.repeat("downgrade", None, ask) => answer?,
         };
-        if let Renewal::Holds(_) = renewal {
+        let holds = matches!(renewal, Renewal::Holds(_));
+        if holds {
             lease.record.set_claim(Arc::new((*claim).clone().with_mode(Mode::Shared)));
-            lease.record.renewed(&renewal, sent);
-            return Ok(self.guard);
         }
-        lease.record.renewed(&renewal, sent);
-        self.guard.token()?;
-        Err(Error::Lost { reason: LossReason::Vanished })
+        lease.answered(&renewal, sent)?;
+        match holds {
+            true => Ok(guard),
+            false => Err(Error::Lost { reason: LossReason::Vanished }),
+        }
     }
 }
 

@@ -241,7 +241,12 @@ impl HeldLock {
         self.answered(&Renewal::Ended(ended), self.record.now())
     }
 
-    fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
+    /// Takes the answer to a request about this lock that was sent at `sent`; an error when it is lost by now.
+    pub(crate) fn answered(
+        &self,
+        answer: &Renewal,
+        sent: crate::clock::Moment,
+    ) -> Result<(), Error> {
         self.registry.renewed(&self.record, answer, sent);
         self.registry.sooner(self.record.next_event());
         self.token().map(drop)
