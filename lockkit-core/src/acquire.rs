@@ -475,7 +475,10 @@ impl Drop for Attempt<'_> {
             registry.remove(self.claim.id, record);
             record.give_back();
         }
-        let (ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        let (mut ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        if self.record.is_some() && ambiguous > 0 {
+            ambiguous += 1; // the claim that is in its queue is found before
+        }
         let release = Release::of(self.claim.clone(), registry.clock.now());
         registry.release(Release { ambiguous, is_gate_ambiguous, ..release });
     }

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
 use crate::clock::sleep_until;
-use crate::driver::{Released, Renewal};
+use crate::driver::{Attempted, Released, Renewal};
 use crate::error::no_answer;
 use crate::gate::not_with_neighbours;
 use crate::held_lock::HeldLock;
@@ -259,11 +259,12 @@ impl HeldClaim {
         registry.remove(claim.id, record);
         // From here to the answer, dropping this future drops `self`, which is still armed.
         let answer = registry.give_back(claim).await;
-        let (ambiguous, until) = record.ambiguous();
-        let ghost_possible =
-            (ambiguous > 0 && registry.clock.now() < until) || record.is_gate_ambiguous();
+        if let Ok(Attempted { result: Released::Removed, .. }) = answer {
+            record.removed();
+        }
+        let ghost_possible = record.ambiguous() > 0 || record.is_gate_ambiguous();
         self.releases_on_drop.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
-        match (answer, given.lost.take()) {
+        match (answer.map(Attempted::released), given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
             (Ok(_), None) => Err(Error::Lost { reason: self.missing(given).await }),

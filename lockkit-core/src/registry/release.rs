@@ -24,7 +24,7 @@ impl Registry {
 
     /// The same at once, of a claim that was held, or waited for, under this record.
     pub(crate) fn release_of(&self, record: &ClaimRecord) {
-        let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
+        let (claim, ambiguous) = (record.claim(), record.ambiguous());
         let not_before = self.clock.now();
         let least = record.least_end();
         let give_up = least.unwrap_or(not_before).after(claim.hold_ttl);
