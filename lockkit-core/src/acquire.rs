@@ -188,7 +188,8 @@ struct Attempt<'a> {
     ambiguous: u32,
     /// The acquire that has no outcome yet.
     acquiring: Option<Submission<Acquisition>>,
-    /// A shutdown waits for it, from the first request to the claim's being in the registry.
+    /// A shutdown waits for it: from the first request to the claim's being in the registry, and while it is
+    /// given back.
     pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
     is_settled: bool,
@@ -472,6 +473,7 @@ impl Drop for Attempt<'_> {
         }
         let registry = &self.core.registry;
         if let Some(record) = &self.record {
+            self.pending.get_or_insert_with(|| registry.releasing());
             registry.remove(self.claim.id, record);
             record.give_back();
         }

@@ -11,12 +11,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
+use crate::background::PendingGuard;
 use crate::clock::sleep_until;
 use crate::driver::{Attempted, Released, Renewal};
 use crate::error::no_answer;
 use crate::gate::not_with_neighbours;
 use crate::held_lock::HeldLock;
-use crate::record::ClaimRecord;
+use crate::record::{ClaimRecord, GivenBack};
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
@@ -52,6 +53,8 @@ pub struct Guard {
 
 /// What the guards of one claim share; there are several only where an owner re-entered.
 pub(crate) struct HeldClaim {
+    /// Once it is given back: a shutdown waits until this is dropped, which is before the manager's end is seen.
+    releasing: OnceLock<PendingGuard>,
     core: Arc<Core>,
     lease: HeldLock,
     /// Whether dropping this gives the lock back.
@@ -73,6 +76,7 @@ impl Guard {
         let releases_on_drop = AtomicBool::new(true);
         Self {
             holding: Arc::new(HeldClaim {
+                releasing: Default::default(),
                 core,
                 lease,
                 releases_on_drop,
@@ -224,6 +228,12 @@ impl HeldClaim {
         let _ = self.reentry.set(Box::new(reentry));
     }
 
+    /// Marks the claim as given back. A shutdown, which does not find it from here on, waits for its release.
+    fn give_back(&self) -> GivenBack {
+        self.releasing.get_or_init(|| self.core.registry.releasing());
+        self.lease.record.give_back()
+    }
+
     async fn release(self) -> Result<(), Error> {
         let record = &self.lease.record;
         let registry = &self.core.registry;
@@ -246,7 +256,7 @@ impl HeldClaim {
                 }
             }
         }
-        let mut given = record.give_back();
+        let mut given = self.give_back();
         if let Some(reason) = given.lost.clone().filter(|_| record.has_lock_delay()) {
             // Whatever is left of the lease keeps the name closed.
             self.releases_on_drop.store(false, Ordering::Relaxed);
@@ -275,13 +285,17 @@ impl HeldClaim {
 
 impl Drop for HeldClaim {
     fn drop(&mut self) {
-        // What is dropped in a fork is the parent's, and stays taken.
-        if !self.releases_on_drop.load(Ordering::Relaxed) || self.core.registry.is_forked() {
+        if self.core.registry.is_forked() {
+            // The parent's, which stays taken.
+            std::mem::forget(self.releasing.take());
+            return;
+        }
+        if !self.releases_on_drop.load(Ordering::Relaxed) {
             return;
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let given = record.give_back();
+        let given = self.give_back();
         registry.remove(given.claim.id, record);
         match given.lost.is_some() && record.has_lock_delay() {
             true => registry.release_after_loss(record, &given),

@@ -141,11 +141,13 @@ async fn run(registry: Arc<Registry>, running: Running) {
             let soonest = if renewing { now.after(Duration::from_millis(20)) } else { now };
             next = registry.plan_sleep(soonest);
         }
+        // Read before the list: what its last handle wants released is in the list by then.
+        let is_orphaned = registry.is_orphaned();
         for (order, pending) in registry.take_releases() {
             let job = release(registry.clone(), order, pending);
             jobs.push(job.map(|()| Job::Release).boxed());
         }
-        if registry.is_orphaned() && jobs.is_empty() {
+        if is_orphaned && jobs.is_empty() {
             return;
         }
         watch.check(&registry, now);

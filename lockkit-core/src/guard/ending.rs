@@ -19,7 +19,7 @@ impl HeldClaim {
     /// Leaves the claim to a lease that ends at `until`, which needs this process no more.
     pub(super) async fn leave_lease(self, until: Moment) -> Result<(), Error> {
         let (record, registry) = (&self.lease.record, &self.core.registry);
-        let given = record.give_back();
+        let given = self.give_back();
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
