@@ -311,7 +311,10 @@ impl ClaimRecord {
         state.round_trip = now.since(sent);
         state.asked = state.asked.max(sent);
         (state.failures, state.failing, state.doubt) = (0, None, None);
-        state.due = deadline::renewal_due(sent, state.claim.wait_ttl);
+        // A grant may have been faster than this answer.
+        if matches!(state.phase, ClaimPhase::Waiting) {
+            state.due = deadline::renewal_due(sent, state.claim.wait_ttl);
+        }
     }
 
     /// Lowers the deadline to that of a lease of `ttl` from `now`; never raises it.

@@ -408,3 +408,17 @@ async fn a_shutdown_waits_for_a_claim_that_goes_back_since_its_gate_is_busy() {
     assert_eq!(claims(&driver, "a").await, 0);
     assert!(trying.await.unwrap().unwrap().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_the_gate_that_fails_after_a_shortening_is_not_repeated() {
+    let (driver, gate, locks) = gated();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    // It is given up after 5 s.
+    gate.next("keep", GateMood::Slow(30 * SECOND));
+    sleep(11 * SECOND).await;
+    assert_eq!((driver.calls("renew").len(), gate.calls("keep")), (1, 1), "at a third of the ttl");
+    guard.shorten(6 * SECOND).await.unwrap();
+    sleep(5 * SECOND).await;
+    assert!(guard.remaining() < SECOND, "{:?}", guard.remaining());
+    assert_eq!((driver.calls("renew").len(), gate.calls("keep")), (1, 1));
+}
