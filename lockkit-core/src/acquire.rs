@@ -188,7 +188,8 @@ struct Attempt<'a> {
     ambiguous: u32,
     /// The acquire that has no outcome yet.
     acquiring: Option<Submission<Acquisition>>,
-    /// A shutdown waits for it, from the first request to the claim's being in the registry.
+    /// A shutdown waits for it: from the first request to the claim's being in the registry, and while it is
+    /// given back.
     pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
     is_settled: bool,
@@ -472,10 +473,14 @@ impl Drop for Attempt<'_> {
         }
         let registry = &self.core.registry;
         if let Some(record) = &self.record {
+            self.pending.get_or_insert_with(|| registry.releasing());
             registry.remove(self.claim.id, record);
             record.give_back();
         }
-        let (ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        let (mut ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        if self.record.is_some() && ambiguous > 0 {
+            ambiguous += 1; // the claim that is in its queue is found before
+        }
         let release = Release::of(self.claim.clone(), registry.clock.now());
         registry.release(Release { ambiguous, is_gate_ambiguous, ..release });
     }

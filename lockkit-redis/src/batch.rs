@@ -31,7 +31,7 @@ pub(crate) const BATCH_LIMITS: BatchLimits = {
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submitting(batch);
+        let _known = self.waiters.claims.submitting(batch);
         if matches!(self.transport, Transport::Cluster(_)) && batch.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
             let acquire =

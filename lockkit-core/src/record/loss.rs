@@ -70,14 +70,16 @@ impl ClaimRecord {
         true
     }
 
-    /// A renewal failed: it is repeated soon. If none succeeds before the deadline, the claim is lost for
-    /// this reason.
+    /// A renewal failed: it is repeated soon, unless the lease is not renewed any more. If none succeeds before
+    /// the deadline, the claim is lost for this reason.
     pub(crate) fn renewal_failed(&self, failing: &LossReason) {
         let now = self.clock.now();
         let mut state = self.state();
         state.failing = Some(failing.clone());
         state.failures = state.failures.saturating_add(1);
-        state.due = now.after(deadline::backoff(state.failures));
+        if state.due != NEVER {
+            state.due = now.after(deadline::backoff(state.failures));
+        }
     }
 
     /// Marks the claim as lost, unless it has ended; says whether it was this call that did.

@@ -18,7 +18,8 @@ fn claim() -> Arc<Claim> {
 
 fn submitting(waiting: &Waiters<ClaimId>, claim: &Arc<Claim>) {
     let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
-    waiting.submitting(Batch { releases: &[], acquires: &[acquire] });
+    // Its batch stays under way.
+    std::mem::forget(waiting.submitting(Batch { releases: &[], acquires: &[acquire] }));
 }
 
 fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
@@ -77,19 +78,55 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
 }
 
 #[test]
-fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
+fn a_claim_is_known_while_its_batch_is_under_way_and_after_that_only_if_it_waits() {
     let lost = Error::retryable("x", "no answer");
     let mismatch = Error::LimitMismatch { name: "a".to_owned(), in_use: 1, asked: 2 };
     let queued = Acquisition::Queued { ahead: 1 };
     let busy = Acquisition::Busy;
-    let answers = [(Ok(&queued), 1), (Err(&lost), 1), (Ok(&busy), 0), (Err(&mismatch), 0)];
-    for (answer, hangs) in answers {
-        let (waiting, claim) = listened_to();
-        waiting.acquired(&claim.id, answer, Some(LONG));
-        assert_eq!(locked(&waiting.waiters).len(), hangs, "{answer:?}");
-        waiting.submitting(Batch { releases: &[claim], acquires: &[] });
+    let answers = [
+        (Some(Ok(&queued)), 1),
+        (Some(Err(&lost)), 0),
+        (Some(Ok(&busy)), 0),
+        (Some(Err(&mismatch)), 0),
+        // The batch failed as a whole, or its future was dropped.
+        (None, 0),
+    ];
+    for (answer, known) in answers {
+        let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+        let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
+        let acquires = std::slice::from_ref(&acquire);
+        let submitted = waiting.submitting(Batch { releases: &[], acquires });
+        assert_eq!(locked(&waiting.waiters).len(), 1);
+        if let Some(answer) = answer {
+            waiting.acquired(&claim.id, answer, Some(LONG));
+        }
+        drop(submitted);
+        assert_eq!(locked(&waiting.waiters).len(), known, "{answer:?}");
+        drop(waiting.submitting(Batch { releases: &[claim], acquires: &[] }));
         assert!(locked(&waiting.waiters).is_empty());
     }
+}
+
+#[test]
+fn a_grant_that_was_faster_than_an_answer_that_got_lost_stays_known() {
+    let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+    let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
+    let acquires = std::slice::from_ref(&acquire);
+    let submitted = waiting.submitting(Batch { releases: &[], acquires });
+    waiting.granted(&claim.id, |_| grant());
+    drop(submitted);
+    assert!(waiting.is_waiting(&claim.id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_and_is_not_known_is_asked_about_at_once() {
+    let driver = Mute::new();
+    driver.waiting.start_polling(&driver);
+    let claim = claim();
+    *locked(&driver.holds) = Some(claim.id);
+    let begun = Instant::now();
+    assert_eq!(driver.waiting.outcome(&claim).await.unwrap(), grant());
+    assert!(begun.elapsed() < Duration::from_millis(5), "{:?}", begun.elapsed());
 }
 
 #[test]

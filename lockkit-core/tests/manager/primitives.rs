@@ -150,3 +150,16 @@ async fn an_outage_while_the_limit_is_read_is_neither_no_permit_nor_the_end_of_a
     }
     assert!(bounded.await.unwrap().unwrap().is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_could_not_be_kept_is_refused_before_the_work() {
+    let (driver, locks) = locks();
+    for keep in [Duration::ZERO, Duration::MAX] {
+        let job = locks.once("job").keep(keep);
+        let work = async |_| -> Result<&str, Error> { panic!("it is done in vain") };
+        let done = job.run(work).await;
+        assert!(matches!(done, Err(Error::Config(_))), "{done:?}");
+        assert!(matches!(job.decision().await, Err(Error::Config(_))), "{keep:?}");
+    }
+    assert!(driver.calls("load").is_empty() && driver.calls("acquire").is_empty());
+}

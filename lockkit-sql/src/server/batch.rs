@@ -47,7 +47,7 @@ impl<D: Dialect> SqlServerInner<D> {
         self: &Arc<Self>,
         batch: Batch<'_>,
     ) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submitting(batch);
+        let _known = self.waiters.claims.submitting(batch);
         let releases = batch.releases.iter().map(|c| Operation::new(c, OperationKind::Release));
         let acquires = batch.acquires.iter().map(|acquire| {
             let kind = match acquire.patience {

@@ -44,7 +44,7 @@ impl LockDriver for SqliteDriver {
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let waiters = &self.inner.waiters.claims;
-        waiters.submitting(batch);
+        let _known = waiters.submitting(batch);
         let durable = batch.claims().any(|claim| outlives(claim));
         let (releases, acquires) = (batch.releases.to_vec(), batch.acquires.to_vec());
         let apply = move |transaction: &mut Transaction<'_>| -> Result<_, TransactionError> {
