@@ -8,6 +8,7 @@ use tracing::Instrument;
 
 use crate::background::PendingGuard;
 use crate::batcher::{NotSubmitted, Submission, Submitted};
+use crate::capabilities::LeaseScope;
 use crate::clock::Moment;
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Attempted, BatchError, Grant, Patience};
@@ -200,13 +201,14 @@ struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     fn new(core: &'a Arc<Core>, request: &Request<'_>, base: u64) -> Self {
         let Request { options, labels, .. } = *request;
-        let claim = Claim::new(
-            request.key.clone(),
-            request.mode,
-            options.hold_ttl(),
-            options.wait_ttl,
-            core.identity.clone(),
-        );
+        let hold_ttl = options.hold_ttl();
+        let wait_ttl = match core.driver().capabilities().lease_scope {
+            // A session has the ttl for holding, also for a claim that only waits in it.
+            LeaseScope::Session => options.wait_ttl.min(hold_ttl),
+            _ => options.wait_ttl,
+        };
+        let (key, identity) = (request.key.clone(), core.identity.clone());
+        let claim = Claim::new(key, request.mode, hold_ttl, wait_ttl, identity);
         let claim = claim
             .with_lifetime(options.lifetime(core.driver().capabilities()))
             .with_note(with_lock_delay(options.note.clone(), options.lock_delay))
@@ -233,8 +235,9 @@ impl<'a> Attempt<'a> {
         let first = core.clock().now();
         let mut failures = 0;
         loop {
-            // Later it may have been in the queue, and ended there.
-            let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
+            // Later it may have been in the queue, and ended there: while it waited, or as a holder.
+            let shorter = self.claim.wait_ttl.min(self.claim.hold_ttl);
+            let latest = (failures > 0).then(|| first.after(shorter));
             self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
             core.check_running()?; // counted before it checks, so that a shutdown waits, or is seen here
             let acquire = core.registry.batcher.submission(self.claim.clone(), patience, latest);

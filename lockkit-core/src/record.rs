@@ -309,11 +309,14 @@ impl ClaimRecord {
         let now = self.clock.now();
         let mut state = self.state();
         state.round_trip = now.since(sent);
-        state.asked = state.asked.max(sent);
-        (state.failures, state.failing, state.doubt) = (0, None, None);
-        // A grant may have been faster than this answer.
         if matches!(state.phase, ClaimPhase::Waiting) {
+            state.asked = state.asked.max(sent);
+            (state.failures, state.failing, state.doubt) = (0, None, None);
             state.due = deadline::renewal_due(sent, state.claim.wait_ttl);
+        } else if state.due != NEVER {
+            // A grant was faster than this answer, or the backend has older data: it is asked again.
+            state.failures = state.failures.saturating_add(1);
+            state.due = state.due.max(now.after(deadline::backoff(state.failures)));
         }
     }
 

@@ -121,8 +121,8 @@ impl<K: Eq + Hash> Waiters<K> {
         }
         for Acquire { claim, patience } in batch.acquires {
             if *patience == Patience::Wait {
-                let name = (self.name)(&claim.id);
-                waiters.entry(name).or_insert_with(|| Waiter::new(claim));
+                // What was said after an attempt without an answer may be over when this one is carried out.
+                waiters.insert((self.name)(&claim.id), Waiter::new(claim));
             }
         }
         drop(waiters);
@@ -130,15 +130,22 @@ impl<K: Eq + Hash> Waiters<K> {
         SubmittedBatch { waiters: self, batch }
     }
 
-    /// What became of the acquire of this claim; `lease` as in [`queued`](Self::queued).
+    /// What became of the acquire of this claim, of which so many attempts before got no answer; `lease` as in
+    /// [`queued`](Self::queued).
     pub fn acquired(
         &self,
         id: &ClaimId,
         result: Result<&Acquisition, &Error>,
+        ambiguous: u32,
         lease: Option<Duration>,
     ) {
         match result {
-            Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
+            Ok(Acquisition::Queued { ahead }) => {
+                if ambiguous > 0 {
+                    self.doubt(id);
+                }
+                self.queued(id, *ahead, lease);
+            }
             // After an error it may be in the queue. Core acquires it again, or releases it.
             _ => self.remove(id),
         }
@@ -150,6 +157,17 @@ impl<K: Eq + Hash> Waiters<K> {
         if let Renewal::Waits { ahead } = renewal {
             self.queued(id, *ahead, lease);
         }
+    }
+
+    /// A message may have been about an attempt that got no answer, whose claim has ended since: what is true is
+    /// asked for.
+    fn doubt(&self, id: &ClaimId) {
+        let Some(waiter) = self.find(&(self.name)(id)) else { return };
+        {
+            let mut note = locked(&waiter.note);
+            (note.outcome, note.notified) = (None, false);
+        }
+        self.ask_at_once(&waiter);
     }
 
     /// The claim does not wait any more, or never did.

@@ -1,6 +1,7 @@
 use std::future::pending;
 use std::sync::Weak;
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -98,7 +99,7 @@ fn a_claim_is_known_while_its_batch_is_under_way_and_after_that_only_if_it_waits
         let submitted = waiting.submitting(Batch { releases: &[], acquires });
         assert_eq!(locked(&waiting.waiters).len(), 1);
         if let Some(answer) = answer {
-            waiting.acquired(&claim.id, answer, Some(LONG));
+            waiting.acquired(&claim.id, answer, 0, Some(LONG));
         }
         drop(submitted);
         assert_eq!(locked(&waiting.waiters).len(), known, "{answer:?}");
@@ -107,15 +108,29 @@ fn a_claim_is_known_while_its_batch_is_under_way_and_after_that_only_if_it_waits
     }
 }
 
+/// The claim may have ended since, and been put into its queue again.
 #[test]
-fn a_grant_that_was_faster_than_an_answer_that_got_lost_stays_known() {
-    let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
-    let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
-    let acquires = std::slice::from_ref(&acquire);
-    let submitted = waiting.submitting(Batch { releases: &[], acquires });
-    waiting.granted(&claim.id, |_| grant());
-    drop(submitted);
-    assert!(waiting.is_waiting(&claim.id));
+fn a_grant_that_was_faster_than_an_answer_that_got_lost_counts_until_the_claim_is_acquired_again() {
+    let queued = Acquisition::Queued { ahead: 1 };
+    let acquire = |claim: &Arc<Claim>| Acquire { claim: claim.clone(), patience: Patience::Wait };
+    // The batch is submitted again, or the driver sent it twice.
+    for is_submitted_again in [true, false] {
+        let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+        let acquires = [acquire(&claim)];
+        let first = waiting.submitting(Batch { releases: &[], acquires: &acquires });
+        waiting.granted(&claim.id, |_| grant());
+        let second = is_submitted_again.then(|| {
+            drop(first);
+            assert!(waiting.is_waiting(&claim.id));
+            waiting.submitting(Batch { releases: &[], acquires: &acquires })
+        });
+        let ambiguous = u32::from(!is_submitted_again);
+        waiting.acquired(&claim.id, Ok(&queued), ambiguous, Some(LONG));
+        drop(second);
+        assert!(waiting.outcome(&claim).now_or_never().is_none(), "{is_submitted_again}");
+        let (due, _) = waiting.due(SteadyClock.now());
+        assert_eq!(due.is_empty(), is_submitted_again, "it is asked about");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -127,7 +127,8 @@ async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
 async fn an_outage_while_the_limit_is_read_is_neither_no_permit_nor_the_end_of_a_wait() {
     let (driver, locks) = locks();
     driver.always("resize", Mood::FailBefore);
-    let pool = || locks.semaphore("pool", 2).resizable();
+    // A permit for each that waits, whoever comes first.
+    let pool = || locks.semaphore("pool", 3).resizable();
     // What waits for nothing says that the backend did not answer.
     pool().try_acquire().await.expect_err("it cannot know the limit");
     pool().try_acquire_for(Duration::ZERO).await.expect_err("it cannot know the limit");

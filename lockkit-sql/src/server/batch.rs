@@ -218,7 +218,8 @@ impl<D: Dialect> SqlServerInner<D> {
         let lease = answer.as_ref().ok().and_then(|it| it.row.int(4)).map(from_micros);
         let outcome = self.outcome(batch, answer, |row| acquisition::<D>(claim, row));
         let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
-        self.waiters.claims.acquired(&claim.id, result, lease);
+        let ambiguous = outcome.as_ref().map_or(0, |done| done.ambiguous);
+        self.waiters.claims.acquired(&claim.id, result, ambiguous, lease);
         outcome
     }
 
