@@ -239,12 +239,7 @@ impl EtcdLocks {
         }
         if cached.stored.is_holding() {
             self.is_there(claim.id, &cached, seen.sent);
-            return match self.grant_of(claim) {
-                Ok(grant) => Ok(RenewalAction::Answer(Renewal::Holds(grant))),
-                // It was released while the request was under way.
-                Err(EtcdError::LeaseGone) => Ok(RenewalAction::Inspect),
-                Err(failure) => Err(failure),
-            };
+            return self.holds(claim);
         }
         let snapshot = match seen.snapshots.get(&claim.key) {
             Some(Ok(snapshot)) => snapshot,
@@ -257,11 +252,24 @@ impl EtcdLocks {
         };
         self.is_there(claim.id, &cached, seen.sent);
         if !snapshot.holds(own.created) {
-            return Ok(RenewalAction::Answer(Renewal::Waits {
-                ahead: snapshot.ahead(own.created),
-            }));
+            let ahead = snapshot.ahead(own.created);
+            // The answer to a release may have said since the read that it holds.
+            return match self.holds_by_now(claim) {
+                true => self.holds(claim),
+                false => Ok(RenewalAction::Answer(Renewal::Waits { ahead })),
+            };
         }
         Ok(if may_share { RenewalAction::Promote(cached) } else { RenewalAction::Inspect })
+    }
+
+    /// The answer for a claim that is cached as a holder.
+    fn holds(&self, claim: &Claim) -> EtcdResult<RenewalAction> {
+        match self.grant_of(claim) {
+            Ok(grant) => Ok(RenewalAction::Answer(Renewal::Holds(grant))),
+            // It was released while the request was under way.
+            Err(EtcdError::LeaseGone) => Ok(RenewalAction::Inspect),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Notes that the key of a claim was seen on its lease by what was sent then.
@@ -403,7 +411,7 @@ impl EtcdLocks {
         if !self.leases.keep(&cached.lease).await? {
             return Err(EtcdError::LeaseGone);
         }
-        if !holds {
+        if !holds && !self.holds_by_now(claim) {
             return Ok(Renewal::Waits { ahead });
         }
         self.promote(claim).await?;
@@ -442,25 +450,4 @@ impl EtcdLocks {
 }
 
 #[cfg(test)]
-mod tests {
-    use lockkit_core::driver::ClaimData;
-
-    use super::*;
-    use crate::locks::tests::{at, no_locks, waiter};
-
-    #[tokio::test]
-    async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
-        let locks = no_locks();
-        let (claim, mut cached) = waiter(&locks, 100);
-        cached.stored.value = cached.stored.value.map(ClaimData::holding);
-        let keys = HashSet::from([cached.stored.key.clone()]);
-        let keys = HashMap::from([(cached.lease.id, Ok(Some(keys)))]);
-        let seen = RenewalReads { sent: at(101), keys, snapshots: HashMap::new() };
-        locks.cache_claim(claim.id, cached.clone());
-        let next = locks.judge(&claim, Some(cached.clone()), &seen).unwrap();
-        assert!(matches!(next, RenewalAction::Answer(Renewal::Holds(_))));
-        locks.forget(claim.id);
-        let next = locks.judge(&claim, Some(cached), &seen).unwrap();
-        assert!(matches!(next, RenewalAction::Inspect));
-    }
-}
+mod tests;

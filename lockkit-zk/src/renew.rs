@@ -187,8 +187,13 @@ impl ZkLocks {
             return Ok(gone);
         };
         Ok(match rule_result {
-            Some(RuleResult::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
-            Some(RuleResult::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
+            // The answer to a release may have said since the read that it holds.
+            Some(RuleResult::Waits(ahead)) if !cached.holds() => {
+                Renewal::Waits { ahead: ahead.count }
+            }
+            Some(RuleResult::Holds | RuleResult::Waits(_)) => {
+                Renewal::Holds(cached.grant(node.token, claim))
+            }
             _ => gone,
         })
     }
