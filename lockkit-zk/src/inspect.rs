@@ -69,6 +69,7 @@ impl ZkLocks {
             }
         }
         keys.sort();
+        keys.dedup(); // of several folders that are decoded to one name, one is the lock's
         if let Some((space, name)) = request.after.as_ref().map(Cursor::decode).transpose()? {
             keys.retain(|key| (key.space, &key.name) > (space, &name));
         }
