@@ -53,7 +53,9 @@ impl EtcdLocks {
             };
             match done {
                 Ok(true) => return Ok(true),
-                Ok(false) | Err(EtcdError::LeaseGone) => {}
+                Ok(false) => {}
+                // That of the record, usually.
+                Err(EtcdError::LeaseGone) => self.leases.forget_lasting().await,
                 Err(failure) => return Err(failure.into()),
             }
         }

@@ -229,7 +229,7 @@ impl Leases {
     }
 
     /// A lease that is never renewed, for keys that are to stay for so long at least: those that come
-    /// one after the other share it.
+    /// one after the other share it. Where etcd says that it is gone, [`forget_lasting`](Self::forget_lasting).
     pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<EtcdLease>> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
@@ -239,6 +239,12 @@ impl Leases {
         let lease = self.grant(seconds(at_least.saturating_mul(2))).await?;
         *lasting = Some(lease.clone());
         Ok(lease)
+    }
+
+    /// The lasting lease has ended before its time: after a restore of older data, or revoked by hand. The next
+    /// keys get another.
+    pub(crate) async fn forget_lasting(&self) {
+        *self.lasting.lock().await = None;
     }
 
     /// The lease with this id: known here, or another client's. `None` if it is gone.

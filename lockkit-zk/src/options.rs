@@ -121,7 +121,7 @@ impl ZkOptions {
     /// a client that locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
     /// excluded by it, readers included; all wait in one queue. Semaphores and registers are not
     /// shared. `/CHROOT/lockkit` is lockkit's own: a lock or a namespace `lockkit` lies at
-    /// `/CHROOT/%6Cockkit`.
+    /// `/CHROOT/%6Cockkit`, so a client that locks a path there is not excluded.
     pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
         self.neighbours = Some(neighbours);
         self
