@@ -12,6 +12,7 @@ use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
 use zookeeper_client::Error as ZkError;
 
 use crate::errors::{BACKEND, failed, if_there};
+use crate::lists::event;
 use crate::locks::{AT_ONCE, ZkLocks};
 use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
@@ -138,7 +139,7 @@ impl ZkLocks {
             }
             match watcher {
                 Some(watcher) => {
-                    let _ = tokio::time::timeout(LOOK_EVERY, watcher.changed()).await;
+                    let _ = tokio::time::timeout(LOOK_EVERY, event(watcher)).await;
                 }
                 None => tokio::time::sleep(LOOK_EVERY / 5).await,
             }

@@ -17,6 +17,7 @@ use lockkit_core::{Error, Name, Namespace, Result};
 use zookeeper_client::Error as ZkError;
 
 use crate::errors::{BACKEND, failed, if_there};
+use crate::lists::event;
 use crate::locks::AT_ONCE;
 use crate::locks::ZkLocks;
 use crate::register_record::RegisterRecord;
@@ -73,7 +74,7 @@ impl ZkLocks {
                 remaining.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
             match watcher {
                 Some(watcher) => {
-                    let _ = tokio::time::timeout(remaining.min(FAR), watcher.changed()).await;
+                    let _ = tokio::time::timeout(remaining.min(FAR), event(watcher)).await;
                 }
                 // Very much is watched in this session: poll.
                 None => tokio::time::sleep(remaining.min(LOOK_EVERY)).await,

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{
+    Acquisition, LockDriver, Patience, RegisterKey, Registers, Renewal, Write,
+};
 use lockkit_core::{
     Claim, ClientIdentity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
@@ -292,4 +294,65 @@ fn a_driver_outlives_the_runtime_that_it_was_made_in() {
         guard.release().await.unwrap();
     });
     drop(server);
+}
+
+/// A watch ends with the runtime that the client works in, and no event says so.
+#[test]
+fn a_wait_for_a_change_outlives_the_runtime_of_its_session() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, proxy) = second.block_on(async {
+        let server = server().await;
+        let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+        (server, proxy)
+    });
+    let driver = Arc::new(first.block_on(driver(proxy.addr())));
+    second.block_on(async {
+        let other = self::driver(server.addr()).await;
+        let claim = claim(&namespace(), "a");
+        other.acquire(&claim, Patience::Wait).await.unwrap();
+        let (key, name) = (claim.key.clone(), claim.key.name.clone());
+        let at = RegisterKey { namespace: key.namespace.clone(), name };
+        let held = driver.inspect(&key).await.unwrap();
+        let watched = async |requests: u64| {
+            soon("the watch, and a read", async {
+                while proxy.counts().answers < requests {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+            .await;
+            proxy.reset();
+        };
+        proxy.reset();
+        let (waits, register) = (driver.clone(), at.clone());
+        let register =
+            tokio::spawn(
+                async move { retried(|| Registers::changed(&*waits, &register, None)).await },
+            );
+        watched(3).await;
+        let waits = driver.clone();
+        let queue =
+            tokio::spawn(
+                async move { retried(|| LockDriver::changed(&*waits, &key, &held)).await },
+            );
+        watched(4).await;
+        tokio::task::spawn_blocking(move || drop(first)).await.unwrap();
+        other.release(&claim).await.unwrap();
+        other.write(&at, &Write::of(Some(b"value".to_vec()))).await.unwrap();
+        let stored = soon("the value", register).await.unwrap().expect("it has a value");
+        assert_eq!(stored.value, b"value");
+        assert!(soon("the release", queue).await.unwrap().is_free());
+    });
+}
+
+/// As core does it: what fails for now is asked again.
+async fn retried<T, F: Future<Output = lockkit_core::Result<T>>>(ask: impl Fn() -> F) -> T {
+    loop {
+        match ask().await {
+            Err(error) if error.is_retryable() => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            answer => return answer.unwrap(),
+        }
+    }
 }
