@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquire, Acquisition, Batch, Grant, LockDriver, Patience, Released, Renewal,
+};
 use lockkit_core::{Claim, Namespace};
 use lockkit_lab::SharedServer;
 use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
 use lockkit_zk::ZkDriver;
 use lockkit_zk::zookeeper_client::Client;
 
-use crate::{TTL, claim, end_session, namespace, server, session_of, soon};
+use crate::{TTL, claim, end_session, namespace, server, session_of, silent, soon};
 
 fn lasting(namespace: &Namespace, name: &str, ttl: Duration) -> Arc<Claim> {
     let mut claim = Claim::clone(&claim(namespace, name));
@@ -197,4 +199,30 @@ async fn a_session_that_hangs_does_not_hold_up_the_renewals_of_another() {
     };
     let [Err(error), Ok(Renewal::Holds(_))] = &answers[..] else { panic!("{answers:?}") };
     assert!(error.is_retryable(), "{error}");
+}
+
+/// The session of the acquire is not to be had: no server answers there any more.
+#[tokio::test]
+async fn a_release_does_not_wait_for_the_session_of_an_acquire_in_its_batch() {
+    let (server, front, _main, driver) = apart().await;
+    let other = crate::driver(server.addr()).await;
+    let namespace = namespace();
+    let brief = |name, seconds| lasting(&namespace, name, Duration::from_secs(seconds));
+    let [known, held, next] = ["known", "held", "held"].map(|name| claim(&namespace, name));
+    granted(&driver, &known).await; // so that its folder is known to be there
+    driver.release(&known).await.unwrap();
+    granted(&driver, &held).await;
+    let queued = other.acquire(&next, Patience::Wait).await.unwrap().result;
+    assert_eq!(queued, Acquisition::Queued { ahead: 1 });
+    let silent = silent().await;
+    front.lead_to(&[silent.local_addr().unwrap()]);
+    let acquires = [Acquire { claim: brief("known", 8), patience: Patience::Wait }];
+    let batch = Batch { releases: &[held], acquires: &acquires };
+    let alone = brief("another", 7);
+    tokio::select! {
+        biased;
+        failed = driver.acquire(&alone, Patience::Wait) => panic!("it waits as long: {failed:?}"),
+        outcome = driver.submit(batch) => panic!("it has no session: {outcome:?}"),
+        turn = other.granted(&next) => drop(turn.unwrap()),
+    }
 }
