@@ -36,7 +36,7 @@ use crate::keepalive::KeepAlive;
 const LONGEST: u64 = 9_000_000_000;
 
 /// Claims that live on a shared lease at once: as many of the longest keys, of 2 kB, fit in an answer.
-const FULL: usize = 2_000;
+pub(crate) const FULL: usize = 2_000;
 
 /// The part of a lease that may pass before it is kept alive along with what is put on it.
 pub(crate) const YOUNG: u32 = 10;
@@ -205,6 +205,12 @@ impl Leases {
             full.end();
         }
         Ok(lease)
+    }
+
+    /// New claims of its ttl get this lease.
+    #[cfg(test)]
+    pub(crate) fn share(&self, lease: EtcdLease) {
+        locked(&self.current).insert(seconds(lease.ttl), self.note(lease));
     }
 
     /// The present lease, if it is not over and has room.
@@ -417,9 +423,7 @@ mod tests {
         let client = Arc::new(EtcdClient::to(Vec::new(), &etcd_client::ConnectOptions::new()));
         let leases = Leases::new(client.clone(), Vec::new());
         let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
-        let lease = leases.note(EtcdLease::new(1, ttl, now, &client));
-        locked(&leases.current).insert(30, lease.clone());
-        drop(lease);
+        leases.share(EtcdLease::new(1, ttl, now, &client));
         for _ in 0..2 * FULL {
             assert!(leases.usable(30).is_some(), "the claim is gone again");
         }

@@ -53,8 +53,9 @@ enum RenewalAction {
 
 type RenewalResult = EtcdResult<Renewal>;
 type LeaseKeys = HashSet<Vec<u8>>;
-/// A lease, and the claims that are to live on it, with what is to be moved.
-type Group = (Arc<EtcdLease>, Vec<Arc<Claim>>, Vec<LeaseMove>);
+/// A lease, once for each claim that is to live on it, so that it is full of them; these claims, and what is to
+/// be moved.
+type Group = (Vec<Arc<EtcdLease>>, Vec<Arc<Claim>>, Vec<LeaseMove>);
 
 impl EtcdLocks {
     pub(crate) async fn renew(
@@ -295,8 +296,8 @@ impl EtcdLocks {
             (claim, moving)
         };
         let claims = claims.into_iter().map(to_hold).collect();
-        for (lease, claims, moving) in self.by_target(claims, &mut answers).await {
-            let moved = timeout_at(until, self.relocate(&lease, moving)).await;
+        for (leases, claims, moving) in self.by_target(claims, &mut answers).await {
+            let moved = timeout_at(until, self.relocate(&leases[0], moving)).await;
             for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
                 let granted = match moved {
                     Ok(LeaseMoveResult::Done(_)) => self.grant_of(&claim),
@@ -328,8 +329,8 @@ impl EtcdLocks {
             };
             match target {
                 Ok(lease) => {
-                    let new = || (lease.clone(), Vec::new(), Vec::new());
-                    let (_, claims, moved) = targets.entry(lease.id).or_insert_with(new);
+                    let (leases, claims, moved) = targets.entry(lease.id).or_default();
+                    leases.push(lease);
                     claims.push(claim);
                     moved.push(moving);
                 }
@@ -370,8 +371,8 @@ impl EtcdLocks {
                 Some((claim, moving))
             };
             let leaving = claims.into_iter().filter_map(leaves).collect();
-            for (lease, _, moving) in locks.by_target(leaving, &mut Vec::new()).await {
-                locks.relocate(&lease, moving).await;
+            for (leases, _, moving) in locks.by_target(leaving, &mut Vec::new()).await {
+                locks.relocate(&leases[0], moving).await;
             }
         });
     }

@@ -1,9 +1,10 @@
-//! What renewals answer, without a server.
+//! What renewals answer, and what they move, without a server.
 
 use lockkit_core::Mode;
 use lockkit_core::driver::ClaimData;
 
 use super::*;
+use crate::leases::FULL;
 use crate::locks::tests::{at, no_locks, waiter};
 
 #[tokio::test]
@@ -41,4 +42,19 @@ async fn a_claim_that_was_granted_since_its_queue_was_read_is_not_said_to_wait()
     let stored = StoredClaim { modified: 2, value, ..cached.stored.clone() };
     locks.cache_claim(claim.id, CachedClaim { stored, ..cached.clone() });
     assert!(matches!(judged(), RenewalAction::Answer(Renewal::Holds(_))));
+}
+
+/// (Another lease cannot be had: no server is there.)
+#[tokio::test]
+async fn a_lease_takes_no_more_of_the_claims_that_are_moved_together_than_of_others() {
+    let locks = no_locks();
+    let (claim, cached) = waiter(&locks, 100);
+    let claim = Arc::new(claim);
+    locks.leases.share(EtcdLease::new(2, claim.hold_ttl, SteadyClock.now(), &locks.client));
+    let moving = LeaseMove::to_hold(&claim, cached.stored);
+    let claims = vec![(claim.clone(), moving); FULL + 1];
+    let mut answers = Vec::new();
+    let groups = locks.by_target(claims, &mut answers).await;
+    assert_eq!(groups.iter().map(|(_, claims, _)| claims.len()).collect::<Vec<_>>(), [FULL]);
+    assert!(matches!(answers[..], [(_, Err(_))]), "{answers:?}");
 }
