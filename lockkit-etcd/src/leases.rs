@@ -4,7 +4,7 @@
 //! renewed by one message. Two dangers come with that, and both are dealt with here:
 //!
 //! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that no client
-//!   knows. On a lease that is kept alive for others it would is stored there for ever. So a lease that
+//!   knows. On a lease that is kept alive for others it would stay for ever. So a lease that
 //!   such a request named is *retired*: new claims get another, those who live on it are moved away
 //!   at their next renewal, and when the last has gone it is revoked. That takes the ghost along,
 //!   and what arrives later still is refused, as it names a lease that is no more.

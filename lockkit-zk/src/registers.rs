@@ -96,7 +96,7 @@ impl ZkLocks {
                 remaining: None,
             });
         };
-        let what = "a node in the cached of a register is not one";
+        let what = "the node of this register was not written by lockkit";
         let mut record =
             RegisterRecord::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
         self.remember(path, stat.version, record.clone());
