@@ -141,7 +141,7 @@ impl EtcdLocks {
             (lease.id, keys)
         }));
         let snapshots = join_all(lists.into_iter().map(|key| async move {
-            let snapshot = self.snapshot_within(&key, patience).await;
+            let snapshot = self.snapshot(&key, patience).await;
             (key, snapshot)
         }));
         let (keys, snapshots) = join(leases, snapshots).await;
@@ -200,11 +200,11 @@ impl EtcdLocks {
         Ok((term, list.keys().iter().map(|key| key.to_vec()).collect()))
     }
 
-    pub(crate) async fn snapshot(&self, key: &Key) -> EtcdResult<QueueSnapshot> {
-        self.snapshot_within(key, crate::client::ATTEMPT).await
-    }
-
-    async fn snapshot_within(&self, key: &Key, patience: Duration) -> EtcdResult<QueueSnapshot> {
+    pub(crate) async fn snapshot(
+        &self,
+        key: &Key,
+        patience: Duration,
+    ) -> EtcdResult<QueueSnapshot> {
         let list = self.root.list(key);
         let txn = || Txn::new().and_then([get_list(&list)]);
         let answer = self.client.txn_within(patience, txn).await?.answer;

@@ -177,10 +177,8 @@ impl ZkLocks {
                      for less"
                 )));
         }
-        let asked = self.sessions.options().ttl;
-        if self.sessions.options().session_timeout.is_none()
-            && ttl + Duration::from_millis(2) < asked
-        {
+        let asked = options.ttl;
+        if options.session_timeout.is_none() && ttl + ROUNDED < asked {
             health = health.with(Finding::new(
                 Severity::Warning,
                 format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
