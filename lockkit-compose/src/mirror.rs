@@ -24,7 +24,7 @@ mod state;
 
 use crate::named::Named;
 use crate::together::{self, NoNeighbours, all_namespaces};
-use state::{MirrorRenewal, MirrorState, NoteTag, at_new, at_old, lost};
+use state::{MirrorRenewal, MirrorState, NoteTag, TokenBases, at_new, at_old, lost};
 
 const BACKEND: &str = "mirror";
 
@@ -82,8 +82,8 @@ pub struct MirrorDriver {
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     states: Mutex<HashMap<ClaimId, MirrorState>>,
-    /// The token bases of the new backend, as last read.
-    bases: Mutex<HashMap<Namespace, u64>>,
+    /// As last read.
+    bases: Mutex<HashMap<Namespace, TokenBases>>,
 }
 
 impl MirrorDriver {
@@ -222,10 +222,10 @@ impl LockDriver for MirrorDriver {
         mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let base = self.base(&key.namespace).await?;
-        let (giving, other) = self.giving(base);
+        let bases = self.bases(&key.namespace).await?;
+        let (giving, other) = self.giving(bases);
         let state = giving.inspect(key).await?;
-        let tokens = self.tokens_in(&state, base).await?;
+        let tokens = self.tokens_in(&state, bases).await?;
         let Some(at) = tokens.iter().position(|borne| *borne == token) else {
             return Ok(false);
         };
@@ -241,17 +241,17 @@ impl LockDriver for MirrorDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let base = self.base(&key.namespace).await?;
-        let state = self.giving(base).0.inspect(key).await?;
-        self.with_tokens(state, base).await
+        let bases = self.bases(&key.namespace).await?;
+        let state = self.giving(bases).0.inspect(key).await?;
+        self.with_tokens(state, bases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let base = self.base(&request.namespace).await?;
-        let Page { states, next } = self.giving(base).0.list(request).await?;
+        let bases = self.bases(&request.namespace).await?;
+        let Page { states, next } = self.giving(bases).0.list(request).await?;
         let mut with_tokens = Vec::with_capacity(states.len());
         for state in states {
-            with_tokens.push(self.with_tokens(state, base).await?);
+            with_tokens.push(self.with_tokens(state, bases).await?);
         }
         Ok(Page { states: with_tokens, next })
     }

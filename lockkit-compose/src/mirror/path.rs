@@ -10,7 +10,7 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error, Lifetime, Token};
 
 use super::MirrorDriver;
-use super::state::{MirrorRenewal, MirrorState, at_new, at_old, renewed, token_of_both};
+use super::state::{MirrorRenewal, MirrorState, at_new, at_old, renewed};
 
 impl MirrorDriver {
     /// Puts a claim into the old queue, and into the new one where it holds there.
@@ -23,10 +23,10 @@ impl MirrorDriver {
             return Err(self.unsupported("claims that outlive their process"));
         }
         let asked = self.clock.now();
-        // Should it not be read now, it is later.
+        // Should they not be read now, they are later.
         let (answered, _) = futures_util::future::join(
             self.old.acquire(&at_old(claim), patience),
-            self.base_last_read(&claim.key.namespace),
+            self.bases_last_read(&claim.key.namespace),
         )
         .await;
         let Attempted { result: answer, ambiguous } = answered?;
@@ -74,12 +74,13 @@ impl MirrorDriver {
         if let Some(MirrorState::Holds { token, .. }) = self.state_of(claim) {
             return Ok(Some(self.lease(&old, &new, token, asked)));
         }
-        if self.base(&claim.key.namespace).await? != under {
+        let bases = self.bases(&claim.key.namespace).await?;
+        if bases.under() != under {
             self.new.release(claim).await?;
             self.states().insert(claim.id, MirrorState::InOld);
             return Ok(None);
         }
-        match token_of_both(under, old.token, new.token) {
+        match bases.of_both(old.token, new.token) {
             Ok(token) => {
                 self.states().insert(claim.id, MirrorState::Holds { under, token });
                 Ok(Some(self.lease(&old, &new, token, asked)))
@@ -130,7 +131,7 @@ impl MirrorDriver {
                 // An earlier request may have put it in with this tag.
                 Some(under) => under,
                 None => {
-                    let under = self.base_last_read(&claim.key.namespace).await?;
+                    let under = self.bases_last_read(&claim.key.namespace).await?.under();
                     self.states().insert(claim.id, MirrorState::AskedNew { under });
                     under
                 }
