@@ -87,7 +87,8 @@ pub struct MirrorDriver {
 }
 
 impl MirrorDriver {
-    /// Locks on both.
+    /// Locks on both. The new one is the backend itself: a lock service over it does not tell whether the
+    /// tokens were taken over.
     pub fn new(old: Arc<dyn LockDriver>, new: Arc<dyn LockDriver>) -> Self {
         let (a, b) = (old.capabilities(), new.capabilities());
         let mut c = together::capabilities(BACKEND, &[a, b]);
