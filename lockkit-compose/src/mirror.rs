@@ -4,7 +4,7 @@
 //! It does no I/O of its own and keeps only how far its claims got.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, WakeUp};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, ClaimId,
-    Gate, Grant, LockDriver, Patience, Renewal, locked, submit_each,
+    Gate, Grant, LockDriver, Renewal, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page, Severity};
@@ -24,7 +24,7 @@ mod state;
 
 use crate::named::Named;
 use crate::together::{self, NoNeighbours, all_namespaces};
-use state::{MirrorRenewal, MirrorState, NoteTag, TokenBases, at_new, at_old, lost};
+use state::{MirrorClaim, MirrorRenewal, MirrorState, NoteTag, TokenBases, at_new, at_old, lost};
 
 const BACKEND: &str = "mirror";
 
@@ -81,7 +81,7 @@ pub struct MirrorDriver {
     new: Arc<dyn LockDriver>,
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
-    states: Mutex<HashMap<ClaimId, MirrorState>>,
+    claims: Mutex<HashMap<ClaimId, MirrorClaim>>,
     /// As last read.
     bases: Mutex<HashMap<Namespace, TokenBases>>,
 }
@@ -103,7 +103,7 @@ impl MirrorDriver {
         c.faults = FAULTS;
         let clocks = [(a, &old.clock()), (b, &new.clock())];
         let clock = together::clock(clocks.into_iter());
-        Self { old, new, capabilities: c, clock, states: Mutex::default(), bases: Mutex::default() }
+        Self { old, new, capabilities: c, clock, claims: Mutex::default(), bases: Mutex::default() }
     }
 
     /// The same, whose errors call the two backends so: by URLs without logins, say.
@@ -112,14 +112,6 @@ impl MirrorDriver {
         self.old = Named::new(self.old, old);
         self.new = Named::new(self.new, new);
         self
-    }
-
-    fn states(&self) -> MutexGuard<'_, HashMap<ClaimId, MirrorState>> {
-        locked(&self.states)
-    }
-
-    fn state_of(&self, claim: &Claim) -> Option<MirrorState> {
-        self.states().get(&claim.id).copied()
     }
 }
 
@@ -156,12 +148,6 @@ impl LockDriver for MirrorDriver {
         loop {
             let asked = self.clock.now();
             match self.renew_both(std::slice::from_ref(claim)).await.pop().transpose()? {
-                Some(MirrorRenewal::Holds(old, new, under)) => {
-                    let granted = self.grant(claim, (old, new), (asked, under)).await?;
-                    if let Some(grant) = granted {
-                        return Ok(grant);
-                    }
-                }
                 Some(MirrorRenewal::WaitsForOld(_)) => drop(self.old.granted(claim).await?),
                 Some(MirrorRenewal::WaitsForNew(_)) => {
                     // It holds in the old queue, so it is renewed as one that holds.
@@ -170,13 +156,14 @@ impl LockDriver for MirrorDriver {
                         granted?;
                     }
                 }
-                Some(MirrorRenewal::HoldsInOld(old)) => {
-                    let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
-                    if let Acquisition::Granted(grant) = answer.result {
+                Some(MirrorRenewal::Ended(why)) => return Err(lost(why)),
+                Some(holds) => {
+                    let step = self.change(claim, |known| known.step.clone())?;
+                    let _step = step.lock().await;
+                    if let Acquisition::Granted(grant) = self.step(claim, holds, asked).await? {
                         return Ok(grant);
                     }
                 }
-                Some(MirrorRenewal::Ended(why)) => return Err(lost(why)),
                 None => return Err(lost(ClaimEnd::NotFound)),
             }
         }

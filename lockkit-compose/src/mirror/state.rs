@@ -4,13 +4,15 @@
 //! A tag is at the end of a claim's note, behind a character that no note of a user contains. Managers do
 //! not show it, on whichever side they look; the backends' own tools do.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
-use lockkit_core::driver::{ClaimEnd, Grant, LockDriver, Renewal, locked};
+use lockkit_core::driver::{ClaimEnd, ClaimId, Grant, LockDriver, Renewal, backoff, locked};
 use lockkit_core::state::{ClaimState, LockState, MARK};
 use lockkit_core::{Claim, Error, Namespace, Token};
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::{BACKEND, MirrorDriver};
 
@@ -45,6 +47,22 @@ impl MirrorState {
 
     pub(super) fn is_in_both(self) -> bool {
         matches!(self, Self::InBoth { .. } | Self::Holds { .. })
+    }
+}
+
+/// What is known of one claim.
+#[derive(Debug)]
+pub(super) struct MirrorClaim {
+    pub(super) state: MirrorState,
+    /// Held while a step is taken, by a wait or a renewal: one does not undo what the other is granted.
+    pub(super) step: Arc<AsyncMutex<()>>,
+    /// Requests to the new backend of which no answer came: each may put it in there yet.
+    pub(super) unanswered: u32,
+}
+
+impl Default for MirrorClaim {
+    fn default() -> Self {
+        Self { state: MirrorState::InOld, step: Arc::default(), unanswered: 0 }
     }
 }
 
@@ -139,6 +157,10 @@ pub(super) fn lost(why: ClaimEnd) -> Error {
     Error::lost(why.into())
 }
 
+fn released() -> Error {
+    lost(ClaimEnd::NotFound)
+}
+
 /// The tag of a claim that came through a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoteTag {
@@ -207,6 +229,47 @@ fn token_in_new(claim_state: &ClaimState, bases: TokenBases, old: &[ClaimState])
 }
 
 impl MirrorDriver {
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimId, MirrorClaim>> {
+        locked(&self.claims)
+    }
+
+    pub(super) fn state_of(&self, claim: &Claim) -> Option<MirrorState> {
+        self.claims().get(&claim.id).map(|known| known.state)
+    }
+
+    /// Notes a claim that is about to enter the old queue.
+    pub(super) fn remember(&self, claim: &Claim) {
+        self.claims().entry(claim.id).or_default();
+    }
+
+    /// Changes what is known of a claim; an error when it was released meanwhile.
+    pub(super) fn change<T>(
+        &self,
+        claim: &Claim,
+        change: impl FnOnce(&mut MirrorClaim) -> T,
+    ) -> Result<T, Error> {
+        self.claims().get_mut(&claim.id).map(change).ok_or_else(released)
+    }
+
+    /// Forgets a claim that is given back. Where a request may put it into the new queue yet, it is taken
+    /// out again and again until its lease would be over: core knows of no such request.
+    pub(super) fn forget(&self, claim: &Arc<Claim>) {
+        let known = self.claims().remove(&claim.id);
+        if known.is_none_or(|known| known.unanswered == 0) {
+            return;
+        }
+        let (new, claim, clock) = (self.new.clone(), claim.clone(), self.clock.clone());
+        let until = clock.now().after(claim.hold_ttl.max(claim.wait_ttl));
+        tokio::spawn(async move {
+            let mut rounds = 0;
+            while clock.now() < until {
+                rounds += 1;
+                tokio::time::sleep(backoff(rounds)).await;
+                let _ = new.release(&claim).await; // tried again, whatever it says
+            }
+        });
+    }
+
     /// The token bases. That of the new backend is as it is now; that of the old one was raised, if ever,
     /// before a program used this mirror.
     pub(super) async fn bases(&self, namespace: &Namespace) -> Result<TokenBases, Error> {
