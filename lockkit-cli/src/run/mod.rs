@@ -89,8 +89,18 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
             take.leave();
         }
         match stay(&locks, &take, &guard, &ended, &mut signals).await {
-            Some(signal) => Ok(Ending::Signal(signal)),
-            None => conclude(guard, ended, &args.name).await,
+            Stay::Unneeded => conclude(guard, ended, &args.name).await,
+            Stay::Asked(signal) => Ok(Ending::Signal(signal)),
+            Stay::Over => {
+                match guard.release().await {
+                    Err(Error::Lost { reason, .. }) => output::note(format!(
+                        "the lock {:?} did not stay held for all of --at-least: {reason}",
+                        args.name
+                    )),
+                    released => tell_release(released, &args.name),
+                }
+                Ok(ended.end.ending())
+            }
         }
     }
     .await;
@@ -182,6 +192,16 @@ async fn under(
     }
 }
 
+/// What became of the rest of --at-least.
+enum Stay {
+    /// The lock was lost while the command ran, or this process need not stay.
+    Unneeded,
+    /// A signal asked this process to end.
+    Asked(Signal),
+    /// It passed, or the lock was lost in it.
+    Over,
+}
+
 /// Waits for the end of --at-least where the lock cannot be left to the backend. A signal that asks this
 /// process to end makes it leave without a release, so that the lease lasts.
 async fn stay(
@@ -190,22 +210,27 @@ async fn stay(
     guard: &Taken,
     ended: &hold::Outcome,
     signals: &mut Signals,
-) -> Option<Signal> {
-    let rest = guard.lease().least_remaining();
-    let can = locks.capabilities();
-    if ended.lost.is_some() || rest.is_zero() || (can.detached && can.shorten) {
-        return None;
-    }
-    take.stays(rest);
+) -> Stay {
     let lease = guard.lease();
+    let can = locks.capabilities();
+    let is_left = lease.least_remaining().is_zero() || (can.detached && can.shorten);
+    if ended.lost.is_some() || is_left {
+        return Stay::Unneeded;
+    }
+    // A loss that shows only now was one while the command ran, or may have been.
+    if let Err(Error::Lost { .. }) = lease.renew().await {
+        return Stay::Unneeded;
+    }
+    let rest = lease.least_remaining();
+    take.stays(rest);
     tokio::select! {
         biased;
         signal = signals.next() => {
             take.leave();
-            Some(signal)
+            Stay::Asked(signal)
         }
-        _ = lease.lost() => None,
-        () = sleep(rest) => None,
+        _ = lease.lost() => Stay::Over,
+        () = sleep(rest) => Stay::Over,
     }
 }
 
@@ -219,15 +244,21 @@ async fn conclude(guard: Taken, ended: hold::Outcome, name: &str) -> Result<Endi
     if let Some(why) = ended.lost {
         return Err(lost(&why));
     }
+    if let Err(Error::Lost { reason, .. }) = released {
+        return Err(lost(&reason));
+    }
+    tell_release(released, name);
+    Ok(ended.end.ending())
+}
+
+fn tell_release(released: Result<(), Error>, name: &str) {
     match released {
         Ok(()) => output::detail(format!("released {name:?}")),
-        Err(Error::Lost { reason, .. }) => return Err(lost(&reason)),
         Err(error) => output::note(format!(
             "warning: the command is done, but {name:?} could not be released ({error}): it is \
              free when its lease ends"
         )),
     }
-    Ok(ended.end.ending())
 }
 
 #[cfg(test)]
