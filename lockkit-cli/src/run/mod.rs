@@ -33,7 +33,6 @@ use crate::backend::Backend;
 use crate::exit::{Ending, ExitError};
 use crate::taken::Taken;
 use crate::{describe, note, outage, output, system};
-use held::Held;
 use hold::Hold;
 use launch::Job;
 use once::Once;
@@ -77,7 +76,7 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
             let _ = guard.release().await;
             return Ok(Ending::Code(0));
         }
-        let environment = environment(&guard, held, &backend, &take)?;
+        let environment = nested::environment(held, &args.name, &guard.lease(), &backend)?;
         let (contained, leftovers) = (args.contain, args.leftovers);
         let job = Job { command, environment, contained, leftovers };
         let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
@@ -156,16 +155,6 @@ impl HoldLimit {
         };
         Ok(Self { kill_after, longest, option })
     }
-}
-
-/// What a command finds in its environment under a lock that is held.
-fn environment(
-    guard: &Taken,
-    held: Vec<Held>,
-    backend: &Backend,
-    take: &LockRequest<'_>,
-) -> Result<Vec<(&'static str, Option<String>)>, ExitError> {
-    nested::environment(held, take.name, &guard.lease(), backend)
 }
 
 /// Runs the command under a lock that is held, to the end of all that it started.

@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::launch::Job;
 use super::signals::Signals;
-use super::{HoldLimit, conclude, environment, held, nested, role, under};
+use super::{HoldLimit, conclude, held, nested, role, under};
 use crate::acquire::{self, LockRequest};
 use crate::args::acquire::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Command};
@@ -151,7 +151,7 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
             () = end_of_stdin() => return Err(ExitError::silent(code::SOFTWARE)),
         };
         backend.hand_on_by_file(folder)?;
-        let variables = environment(&guard, held, &backend, &take)?;
+        let variables = nested::environment(held, &args.name, &guard.lease(), &backend)?;
         for (name, value) in &variables {
             print_variable(name, value.as_deref())?;
         }
