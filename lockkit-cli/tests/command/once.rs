@@ -77,3 +77,14 @@ fn a_success_that_could_not_be_remembered_is_refused_before_the_job() {
     assert_eq!((refused.status.code(), runs(&stage)), (Some(64), 0), "{said}");
     assert!(said.contains("10 years at most"), "{said}");
 }
+
+/// A host that finds the job done would hold the name all the same.
+#[test]
+fn a_job_that_is_done_once_has_no_least_hold() {
+    let stage = Stage::new();
+    let run = ["run", "--local", "--once", "--at-least", "5s", "job", "true"];
+    let refused = stage.run(&run);
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--at-least"), "{}", stderr(&refused));
+    assert!(!stage.state_folder().join("lockkit/locks.db").exists(), "before any I/O");
+}
