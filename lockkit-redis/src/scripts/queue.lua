@@ -194,7 +194,8 @@ local function remove(queue, c)
 end
 
 -- Promotes the claims that hold now, and tells their clients; not that of `mine`, which the answer to
--- this call is about.
+-- this call is about. One that was broken while it waited keeps its lease, and its client is to poll: it holds no
+-- lock, but keeps others out until that lease ends.
 local function promote(queue, mine)
   local promoted
   while queue.waiter < queue.next do
@@ -207,7 +208,7 @@ local function promote(queue, mine)
     if c and queue.weight + c.weight > queue.capacity then
       -- Usually the next one learns that it is the next from its own renewal. When the one before
       -- it may end sooner than that, it gets a message.
-      if promoted and c.id ~= mine and tonumber(promoted.hold) * 3 < tonumber(c.wait) then
+      if promoted and c.id ~= mine and (promoted.ends - now - 1) * 3 < tonumber(c.wait) then
         notify(c.client, 'poll ' .. c.id, queue)
       end
       return
@@ -216,11 +217,15 @@ local function promote(queue, mine)
     if c then
       queue.holders, queue.weight = queue.holders + 1, queue.weight + c.weight
       c.held = string.sub(padded(now_us), -16)
-      set_end(queue, c, c.hold)
+      if c.broken == '0' then set_end(queue, c, c.hold) end
       write_claim(queue, c)
       if c.id ~= mine then
         promoted = c
-        tell(c.client, c.id, c.token, queue)
+        if c.broken == '0' then
+          tell(c.client, c.id, c.token, queue)
+        else
+          notify(c.client, 'poll ' .. c.id, queue)
+        end
       end
     end
   end
