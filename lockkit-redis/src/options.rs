@@ -68,7 +68,8 @@ impl RedisOptions {
     /// not. Costs a second round trip (a renewal with `WAIT`), on a connection of its own.
     /// (`?min_replicas=1`)
     ///
-    /// So does each renewal; one that they did not acknowledge is asked for again and not given back.
+    /// Renewals, downgrades and raises of tokens, which move the deadline, need the replicas, too; one that they did
+    /// not acknowledge is asked for again, and its claim is not given back.
     /// With too few replicas for longer than a TTL all guards end. Registers are not covered.
     ///
     /// It makes it rarer that a failover forgets a lock; only tokens make it harmless. In a cluster
