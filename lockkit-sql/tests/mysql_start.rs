@@ -102,7 +102,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
     let running = MySqlDriver::connect_with(&url, options.clone()).await.unwrap();
     for version in [6, 999] {
         run(&mut admin, format!("UPDATE tomorrow_meta SET version = {version}")).await;
-        let told = format!("have version {version}, and this lockkit needs version 10");
+        let told = format!("have version {version}, and this lockkit needs version 11");
         let refused = MySqlDriver::connect_with(&url, options.clone()).await.unwrap_err();
         assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
         // A driver that finds a procedure missing makes none either.

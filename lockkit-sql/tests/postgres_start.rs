@@ -112,7 +112,7 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
              DROP FUNCTION IF EXISTS from_tomorrow.lockkit_submit"
         );
         admin.execute(sqlx::raw_sql(AssertSqlSafe(other))).await.unwrap();
-        let told = format!("have version {version}, and this lockkit needs version 10");
+        let told = format!("have version {version}, and this lockkit needs version 11");
         let refused = PostgresDriver::connect(&url).await.unwrap_err();
         assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
         // Nor do the statements for people change them.

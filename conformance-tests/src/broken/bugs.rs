@@ -65,6 +65,8 @@ pub enum InjectedBug {
     LoweringEvicts,
     FirstUseResizes,
     PromotesForTheWaitingTtl,
+    PromotesTheBroken,
+    GrantsTheBroken,
     ShortensWithOthersInLine,
     RevivesWithOthersInLine,
     WakesLate,

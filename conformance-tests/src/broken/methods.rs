@@ -12,7 +12,9 @@ use lockkit_core::driver::{
     LeaseStart, LockDriver, Patience, Registers, Released, Renewal, SetLimit, submit_each,
 };
 use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Mode, Namespace, Token,
+};
 use tokio::task::yield_now;
 
 use super::InjectedBug;
@@ -401,10 +403,15 @@ impl Toy {
         let line = lines.get(&self.key(&claim.key));
         let found = line.and_then(|line| Some((line, line.position(claim.id)?)));
         let Some((line, at)) = found else {
-            let reason = lockkit_core::LossReason::Expired;
-            return Err(Error::lost(reason));
+            return Err(Error::lost(LossReason::Expired));
         };
         let entry = &line.entries[at];
+        if entry.graceful_break
+            && let Some(record) = line.broken.get(&claim.id)
+            && !self.is(InjectedBug::GrantsTheBroken)
+        {
+            return Err(Error::lost(LossReason::Broken(record.clone())));
+        }
         let grant = entry.held_since.map(|_| self.grant(entry));
         let next_end = line.entries.iter().map(|e| e.expires).min();
         let next_end = next_end.filter(|end| *end > now);

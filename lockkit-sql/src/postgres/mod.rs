@@ -84,7 +84,7 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 10;
+    const VERSION: i64 = 11;
     const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 

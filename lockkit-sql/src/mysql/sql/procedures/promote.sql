@@ -3,8 +3,9 @@
 -- must wait. Inside a transaction that has locked the name's row.
 -- Leases that were set while the clock was ahead count from now: `since` tells, which every operation that sets
 -- one writes.
--- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
--- a claim where others can see it, made of its id, and no way back.
+-- InOut: woken: the tags of the new holders, 8 bytes each, and their tokens, appended (as many as fit): what
+-- stands for a claim where others can see it, made of its id, and no way back. One that was broken while it waited
+-- keeps its lease and has the token 0: it holds no lock, but keeps others out until that lease ends.
 --
 -- Costs one look at each holder and some statements for each claim that leaves or begins to hold;
 -- those behind are not looked at.
@@ -53,7 +54,7 @@ BEGIN
     AND sequence < COALESCE(v_first, 9223372036854775807);
 
   walk: WHILE v_first IS NOT NULL DO
-    SELECT id, token, weight, capacity, expires
+    SELECT id, IF(broken, 0, token), weight, capacity, expires
     INTO v_id, v_token, v_weight, v_capacity, v_expires
     FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
