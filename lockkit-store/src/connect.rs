@@ -10,9 +10,9 @@ use lockkit_core::driver::{BatchLimits, KnownBases, locked};
 use lockkit_core::state::Health;
 use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{Capabilities, Error, Result};
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::background::BackgroundTasks;
 use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
 use crate::document::{FORMAT, META, MetaDocument, encode, session_key};
@@ -60,28 +60,17 @@ impl StoreDriver {
             findings,
             tasks: Mutex::default(),
         });
-        *locked(&inner.tasks) = Some(BackgroundTasks::start(&inner));
+        *locked(&inner.tasks) = Some(background_tasks(&inner));
         Ok(Self { inner })
     }
 }
 
-/// The tasks of a driver; dropping this ends them.
-pub(crate) struct BackgroundTasks([AbortHandle; 3]);
-
-impl BackgroundTasks {
-    fn start(inner: &Arc<DriverInner>) -> Self {
-        let driver = Arc::downgrade(inner);
-        let overdue = tokio::spawn(end_overdue(driver.clone()));
-        let sweep = tokio::spawn(sweep(driver.clone()));
-        let watch = tokio::spawn(watch(driver));
-        Self([overdue, sweep, watch].map(|task| task.abort_handle()))
-    }
-}
-
-impl Drop for BackgroundTasks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
-    }
+fn background_tasks(inner: &Arc<DriverInner>) -> BackgroundTasks {
+    let driver = Arc::downgrade(inner);
+    let overdue = tokio::spawn(end_overdue(driver.clone()));
+    let sweep = tokio::spawn(sweep(driver.clone()));
+    let watch = tokio::spawn(watch(driver));
+    BackgroundTasks::of([overdue, sweep, watch])
 }
 
 /// The layout, after writing it if it is missing: last, since several processes may probe a new store at once.
@@ -241,8 +230,8 @@ impl DriverInner {
     /// Starts the tasks again whose runtime has ended.
     pub(crate) fn keep_running(self: &Arc<Self>) {
         let mut tasks = locked(&self.tasks);
-        if let Some(tasks) = tasks.as_mut().filter(|it| it.0.iter().any(AbortHandle::is_finished)) {
-            *tasks = BackgroundTasks::start(self);
+        if let Some(tasks) = tasks.as_mut().filter(|tasks| tasks.have_ended()) {
+            *tasks = background_tasks(self);
         }
     }
 

@@ -20,8 +20,8 @@ use lockkit_core::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::background::BackgroundTasks;
 use crate::claims::{OwnClaim, OwnClaims};
-use crate::connect::BackgroundTasks;
 use crate::context::StoreContext;
 use crate::document::shard_of;
 use crate::queues::{Operation, ShardAnswer};
