@@ -1,10 +1,11 @@
 //! An owner that enters again does not wait for itself, and leaves nothing behind.
 
-use std::future::{Future, pending};
-use std::pin::{Pin, pin};
+use std::future::pending;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
+use futures_util::future::BoxFuture;
 use lockkit_core::sync::RwLock;
 use lockkit_core::{Error, Mode, WriteGuard};
 use tokio::time::{Instant, timeout};
@@ -81,7 +82,7 @@ async fn an_owner_that_has_entered_again_does_not_downgrade() {
 }
 
 /// Enters at the very moment at which it is woken, as a thread of its own may.
-struct Entering(Mutex<Pin<Box<dyn Future<Output = Result<WriteGuard, Error>> + Send>>>);
+struct Entering(Mutex<BoxFuture<'static, Result<WriteGuard, Error>>>);
 
 impl Entering {
     fn new(prices: RwLock) -> Arc<Self> {
