@@ -142,6 +142,33 @@ def test_a_task_that_is_cancelled_while_it_is_granted_leaves_no_claim(
     asyncio.run(main())
 
 
+def test_a_downgrade_that_is_cancelled_gives_the_lock_back(server: Server, proxy: Proxy) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with aio.connect(proxy.url) as ours, aio.connect(server.url) as theirs:
+            lock = await ours.rwlock("a").write()
+            rule = proxy.hold("/v1/downgrade")
+            task = asyncio.ensure_future(lock.downgrade())
+            assert await loop.run_in_executor(None, rule.reached.wait, PATIENCE)
+            # The backend has done it: others read.
+            reader = await theirs.rwlock("a").try_read()
+            assert reader is not None
+            token = reader.token
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not lock.is_valid()
+            with pytest.raises(lockkit.LockReleased):
+                await ours.register("cursor").put("1", lock=lock)
+
+            async def only_the_reader() -> bool:
+                return [it.token for it in (await theirs.inspect("a")).queue] == [token]
+
+            await until(only_the_reader)
+
+    asyncio.run(main())
+
+
 def test_work_is_cancelled_when_its_lock_is_lost(server: Server) -> None:
     async def main() -> List[str]:
         said: List[str] = []

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List
+from typing import Any, Callable, Dict, List
 
 import pytest
 
@@ -161,6 +161,37 @@ def test_a_release_whose_answer_was_lost_is_no_error_and_is_repeated(
         lock.release()
     assert not lock.is_valid()
     until(lambda: not locks.inspect("b").queue)
+
+
+FORBIDDEN: Dict[str, Any] = {"code": "forbidden", "detail": "no right to this"}
+
+
+def test_a_downgrade_that_may_have_been_done_and_is_refused_gives_the_lock_back(
+    connect: Connect, proxy: Proxy
+) -> None:
+    locks, others = connect(proxy.url), connect()
+    lock = locks.rwlock("a").write()
+    proxy.lose("/v1/downgrade")
+    proxy.answer("/v1/downgrade", 403, **FORBIDDEN)
+    with pytest.raises(lockkit.Refused):
+        lock.downgrade()
+    assert not lock.is_valid()
+    with pytest.raises(lockkit.LockReleased):
+        lock.token
+    until(lambda: not others.inspect("a").queue)
+
+
+def test_a_downgrade_that_was_certainly_not_done_leaves_the_lock_as_it_was(
+    connect: Connect, proxy: Proxy
+) -> None:
+    lock = connect(proxy.url).rwlock("a").write()
+    proxy.answer("/v1/downgrade", 403, **FORBIDDEN)
+    with pytest.raises(lockkit.Refused):
+        lock.downgrade()
+    assert lock.mode == "exclusive" and lock.is_valid()
+    proxy.lose("/v1/downgrade")
+    lock.downgrade()
+    assert lock.mode == "shared" and lock.is_valid()
 
 
 def test_a_write_whose_answer_was_lost_is_not_done_twice(connect: Connect, proxy: Proxy) -> None:

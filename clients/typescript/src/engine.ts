@@ -224,30 +224,42 @@ export class Engine {
     record.token();
   }
 
-  /** Lets readers in beside the one that wrote. */
+  /**
+   * Lets readers in beside the one that wrote. Where this ends otherwise, and they may be in already,
+   * the lock is given back: it says that it excludes them.
+   */
   async downgrade(record: Record): Promise<void> {
     if (record.claim.request.mode !== "exclusive") {
       throw new Invalid("only a lock that is held for writing can be downgraded");
     }
-    for (let failures = 0; ; failures++) {
-      record.token();
-      const sent = this.clock.now();
-      try {
-        const limit = Math.max(100, Math.min(this.settings.timeout, record.remaining()));
-        const status = await this.#status("/v1/downgrade", record.claim, limit);
-        if (status.state === "held") {
-          record.downgraded();
-        }
-        this.renewed(record, status, sent);
+    let maybeDone = false;
+    try {
+      for (let failures = 1; ; failures++) {
         record.token();
-        return;
-      } catch (error) {
-        if (!(error instanceof Unavailable)) {
-          throw error;
+        const sent = this.clock.now();
+        try {
+          const limit = Math.max(100, Math.min(this.settings.timeout, record.remaining()));
+          const status = await this.#status("/v1/downgrade", record.claim, limit);
+          if (status.state === "held") {
+            record.downgraded();
+          }
+          this.renewed(record, status, sent);
+          record.token();
+          return;
+        } catch (error) {
+          maybeDone ||= !(error instanceof LockError) || error.maybeDone;
+          if (!(error instanceof Unavailable)) {
+            throw error;
+          }
+          this.retrying(error);
+          await sleep(Math.min(backoff(failures), record.remaining()));
         }
-        this.retrying(error);
-        await sleep(Math.min(backoff(failures + 1), record.remaining()));
       }
+    } catch (error) {
+      if (maybeDone) {
+        this.abandoned(record);
+      }
+      throw error;
     }
   }
 
@@ -280,7 +292,7 @@ export class Engine {
     this.#dropped.unregister(record);
   }
 
-  /** Gives a lock back that nothing refers to. */
+  /** Gives a lock back that is not to be used any more. */
   abandoned(record: Record): void {
     this.#drop(record, "dropped");
   }

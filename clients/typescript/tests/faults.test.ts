@@ -166,6 +166,32 @@ test("a release that finds nothing says so, and who broke the lock", async (t) =
   assert.ok(!lock.signal.aborted);
 });
 
+const FORBIDDEN = { code: "forbidden", status: 403, detail: "no right to this" };
+
+test("a downgrade that may have been done and is refused gives the lock back", async (t) => {
+  const { site, server, proxy } = await proxied(t);
+  const lock = await site.connect(proxy.url).rwLock("a").write();
+  const { signal } = lock;
+  proxy.lose("/v1/downgrade");
+  proxy.answer("/v1/downgrade", 403, FORBIDDEN);
+  await assert.rejects(lock.downgrade(), Refused);
+  assert.ok(!lock.isValid && signal.aborted);
+  assert.throws(() => lock.token, LockLost);
+  const others = site.connect(server.url);
+  await until(async () => (await others.inspect("a")).queue.length === 0);
+});
+
+test("a downgrade that was certainly not done leaves the lock as it was", async (t) => {
+  const { site, proxy } = await proxied(t);
+  const lock = await site.connect(proxy.url).rwLock("a").write();
+  proxy.answer("/v1/downgrade", 403, FORBIDDEN);
+  await assert.rejects(lock.downgrade(), Refused);
+  assert.deepEqual([lock.mode, lock.isValid], ["exclusive", true]);
+  proxy.lose("/v1/downgrade");
+  await lock.downgrade();
+  assert.deepEqual([lock.mode, lock.isValid], ["shared", true]);
+});
+
 test("a write whose answer was lost is not done twice", async (t) => {
   const { site, proxy } = await proxied(t);
   const register = site.connect(proxy.url).register("cursor");
@@ -307,8 +333,7 @@ test("a renewal that is refused moves no deadline, and the loss says why", async
   const { site, proxy } = await proxied(t);
   const lock = await site.connect(proxy.url, { ttl: 1_000 }).mutex("a").lock();
   const { signal } = lock;
-  const problem = { code: "forbidden", status: 403, detail: "no right to this" };
-  proxy.answer("/v1/renew", 403, problem, 1_000_000);
+  proxy.answer("/v1/renew", 403, FORBIDDEN, 1_000_000);
   const reason = (await fired(signal)) as LockLost;
   assert.deepEqual([reason.reason, reason.detail], ["refused", "no right to this"]);
 });

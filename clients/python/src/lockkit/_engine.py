@@ -150,12 +150,12 @@ class Engine:
             if await self._left(record):
                 return
             loss = record.loss()
-        until, lease_end = self.clock.now() + record.remaining(), record.lease_end()
+        until, closed_until = self.clock.now() + record.remaining(), record.closed_until()
         if record.close():
             self._renewer.delist(record)
             if loss is not None:
                 # The lease may live longer at the backend: answers to renewals may have been lost.
-                self.give_back(claim, record.uncertain, lease_end if record.lock_delay else 0.0)
+                self.give_back(claim, record.uncertain, closed_until)
         elif loss is None:
             return
         if loss is not None:
@@ -223,27 +223,37 @@ class Engine:
         record.token()
 
     async def downgrade(self, record: Record) -> None:
-        """Lets readers in beside the one that wrote."""
+        """Lets readers in beside the one that wrote. Where this ends otherwise, and they may be in
+        already, the lock is given back: it says that it excludes them."""
         if record.claim.mode != "exclusive":
             raise Invalid("only a lock that is held for writing can be downgraded")
-        failures = 0
-        while True:
-            record.token()
-            sent = self.clock.now()
-            limit = max(0.1, min(self.settings.timeout, record.remaining()))
-            try:
-                body = {"claim": record.claim.json()}
-                result = await self.ask("/v1/downgrade", body, state, limit)
-            except Unavailable as error:
-                failures += 1
-                self.retrying(error)
-                await asyncio.sleep(min(backoff(failures), record.remaining()))
-                continue
-            if isinstance(result, Held):
-                record.claim = replace(record.claim, mode="shared")
-            self.renewed(record, result, sent)
-            record.token()
-            return
+        failures, maybe_done = 0, False
+        try:
+            while True:
+                record.token()
+                sent, certain = self.clock.now(), not maybe_done
+                limit = max(0.1, min(self.settings.timeout, record.remaining()))
+                maybe_done = True  # also when this is cancelled
+                try:
+                    body = {"claim": record.claim.json()}
+                    result = await self.ask("/v1/downgrade", body, state, limit)
+                except Error as error:
+                    maybe_done = error.maybe_done or not certain
+                    if not isinstance(error, Unavailable):
+                        raise
+                    failures += 1
+                    self.retrying(error)
+                    await asyncio.sleep(min(backoff(failures), record.remaining()))
+                    continue
+                if isinstance(result, Held):
+                    record.claim = replace(record.claim, mode="shared")
+                self.renewed(record, result, sent)
+                record.token()
+                return
+        except BaseException:
+            if maybe_done:
+                self.abandoned(record)
+            raise
 
     def renewed(self, record: Record, result: State, sent: float) -> None:
         """Takes the answer to a renewal that was sent at ``sent``."""
@@ -271,11 +281,12 @@ class Engine:
         except RuntimeError:
             pass  # The loop has ended: the lock ends with its lease.
 
-    def abandoned(self, record: Record) -> None:
-        lease_end = record.lease_end() if record.lock_delay and record.loss() is not None else 0.0
-        if record.close():
+    def abandoned(self, record: Record, loss: Optional[Loss] = None) -> None:
+        """Gives a lock back that is not to be used any more. One that was lost stays lost."""
+        closed_until, loss = record.closed_until(), record.loss() or loss
+        if record.end(loss):
             self._renewer.delist(record)
-            self.give_back(record.claim, record.uncertain, lease_end, record.left_until())
+            self.give_back(record.claim, record.uncertain, closed_until, record.left_until())
 
     def expired(self, record: Record) -> None:
         """The deadline of a lock has passed. Its lease ends in full: whoever worked under it may
@@ -347,11 +358,7 @@ class Engine:
         self._closed = True
         self._transport.interrupt()
         for record in self._renewer.stop():
-            claim, uncertain = record.claim, record.uncertain
-            delayed = record.lock_delay and record.loss() is not None
-            lease_end = record.lease_end() if delayed else 0.0
-            if record.lose(Loss(LossReason.CLOSED)):
-                self.give_back(claim, uncertain, lease_end, record.left_until())
+            self.abandoned(record, Loss(LossReason.CLOSED))
         until = self.loop.time() + limit
         # What was cancelled orders its releases.
         while self._attempting and self.loop.time() < until:

@@ -79,7 +79,9 @@ class Guard(HeldLock, Releasing):
 
     def downgrade(self) -> None:
         """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
-        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
+        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held. After another
+        error, and when this is interrupted, the lock is given back, unless it is certain that nothing
+        was done."""
         record = self._record
         record.token()
         self._thread.run(lambda it: it.downgrade(record))

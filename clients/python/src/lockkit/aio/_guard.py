@@ -86,7 +86,9 @@ class Guard(HeldLock, Releasing):
 
     async def downgrade(self) -> None:
         """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
-        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
+        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held. After another
+        error, and when this is cancelled, the lock is given back, unless it is certain that nothing
+        was done."""
         await self._hold.engine.downgrade(self._record)
 
     async def _ended(self) -> None:
