@@ -109,10 +109,16 @@ async def cancelled_by_loss(guard: R, work: Callable[[R], Awaitable[T]]) -> T:
         return working.result()
     finally:
         losing.cancel()
-        # It must have ended before the lock is released.
+        # It must have ended before the lock is released, however often this is cancelled.
+        again: Optional[asyncio.CancelledError] = None
         while not working.done():
             working.cancel()
-            await asyncio.wait({working})
+            try:
+                await asyncio.wait({working})
+            except asyncio.CancelledError as error:
+                again = error
+        if again is not None:
+            raise again
 
 
 class Acquiring:
