@@ -59,8 +59,15 @@ class Attempt {
   async run<T>(own: (record: Record) => T): Promise<T | undefined | typeof RETRY> {
     try {
       let answered = await this.#enter();
+      let polled = false;
       while (answered?.status.state === "waiting") {
         this.#uncertain ||= answered.status.ambiguous > 0;
+        answered = await this.#poll();
+        polled = true;
+      }
+      if (polled && answered?.status.state === "held" && !this.#record(answered.status, answered.sent)) {
+        // The poll was sent longer ago than the ttl, and was answered when the lock was granted: an
+        // answer to another one, which renews, says how much is left.
         answered = await this.#poll();
       }
       const record = answered === undefined ? RETRY : await this.#settled(answered);
@@ -167,7 +174,8 @@ class Attempt {
         return RETRY;
       default:
         this.#uncertain ||= status.ambiguous > 0;
-        this.#queued = this.#uncertain;
+        // One that held, and waits now, is in the queue: the backend lost what it knew.
+        this.#queued = this.#uncertain || status.state === "waiting";
         return this.#wait ? RETRY : undefined;
     }
   }
