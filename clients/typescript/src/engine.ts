@@ -5,7 +5,7 @@ import { Closed, Invalid, LockError, Unavailable, Unsupported } from "./errors.j
 import { type Loss, Record, backoff, lossError } from "./record.js";
 import { Renewer } from "./renewer.js";
 import { type ConnectOptions, IN_BROWSER, type Settings, settings } from "./settings.js";
-import { type Signals, background, quietSleep, sleep } from "./timers.js";
+import { LONGEST_TIMER, type Signals, quietSleep, sleep } from "./timers.js";
 import { type Ask, Transport } from "./transport.js";
 import { type Claim, type ClaimStatus, claimStatus, found, lease, shortened } from "./wire.js";
 
@@ -390,7 +390,10 @@ export class Engine {
       this.#drop(record, "closed");
     }
     let timer;
-    const elapsed = new Promise<void>((resolve) => (timer = background(limit, resolve)));
+    // It keeps the process alive: the caller waits, and a pause between two releases keeps none.
+    const elapsed = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, Math.min(limit, LONGEST_TIMER));
+    });
     // What was cancelled orders its releases.
     await Promise.race([elapsed, Promise.allSettled(this.#acquires)]);
     await Promise.race([elapsed, Promise.allSettled(this.#releases)]);
