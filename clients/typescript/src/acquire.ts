@@ -17,6 +17,7 @@ import {
   claimStatus,
   lease,
   renewals,
+  stays,
 } from "./wire.js";
 
 /** The claim was lost in the queue, or granted too late: ask with another one. */
@@ -167,7 +168,7 @@ class Attempt {
         this.#uncertain ||= status.ambiguous > 0;
         return (await this.#granted(status, sent)) ?? RETRY;
       case "ended":
-        this.#queued = this.#uncertain;
+        this.#queued = this.#uncertain || stays(status);
         if (status.reason === "broken") {
           throw new LockLost(status.reason, status.broken);
         }

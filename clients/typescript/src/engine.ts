@@ -7,7 +7,15 @@ import { Renewer } from "./renewer.js";
 import { type ConnectOptions, IN_BROWSER, type Settings, settings } from "./settings.js";
 import { LONGEST_TIMER, type Signals, quietSleep, sleep } from "./timers.js";
 import { type Ask, Transport } from "./transport.js";
-import { type Claim, type ClaimStatus, claimStatus, found, lease, shortened } from "./wire.js";
+import {
+  type Claim,
+  type ClaimStatus,
+  claimStatus,
+  found,
+  lease,
+  shortened,
+  stays,
+} from "./wire.js";
 
 /** How often a warning says that the service does not answer, in milliseconds. */
 const WARN_EVERY = 30_000;
@@ -132,6 +140,7 @@ export class Engine {
     } else if (loss === undefined) {
       return;
     }
+    this.#giveBackBroken(record);
     if (loss !== undefined) {
       throw lossError(loss);
     }
@@ -170,13 +179,14 @@ export class Engine {
       record.leaving = true;
       try {
         const status = await this.#shorten(claim, leftUntil);
-        if (record.close()) {
-          this.#forget(record);
+        if (status.state !== "ended") {
+          if (record.close()) {
+            this.#forget(record);
+          }
+          return true;
         }
-        if (status.state === "ended") {
-          throw lossError({ reason: status.reason, broken: status.broken });
-        }
-        return true;
+        record.leaving = false;
+        this.renewed(record, status, this.clock.now());
       } catch (error) {
         if (!(error instanceof Unsupported)) {
           if (record.close()) {
@@ -268,14 +278,16 @@ export class Engine {
     if (record.isOver) {
       return;
     }
+    const leaseEnd = record.leaseEnd();
     record.renewed(status, sent);
-    if (record.isOver) {
+    if (!record.isOver) {
+      this.#renewer.schedule(record);
+    } else if (record.isDone) {
       this.#forget(record);
       if (record.uncertain || status.state === "waiting") {
-        this.giveBack(record.claim, record.uncertain);
+        const delayed = status.state === "ended" && stays(status);
+        this.giveBack(record.claim, record.uncertain, delayed ? leaseEnd : 0);
       }
-    } else {
-      this.#renewer.schedule(record);
     }
   }
 
@@ -303,6 +315,16 @@ export class Engine {
     if (record.lose(record.loss() ?? { reason })) {
       this.#forget(record);
       this.giveBack(record.claim, record.uncertain, closedUntil, leftUntil);
+    }
+    this.#giveBackBroken(record);
+  }
+
+  /** Gives a lock back that was lost by a graceful break, once its holder is done with it. */
+  #giveBackBroken(record: Record): void {
+    if (record.stays) {
+      record.stays = false;
+      this.#forget(record);
+      this.giveBack(record.claim, record.uncertain);
     }
   }
 

@@ -143,6 +143,11 @@ export interface Ended {
 
 export type ClaimStatus = Held | NotHeld | Ended;
 
+/** Whether it stays in the queue until it is released, or its lease ends: after a graceful break. */
+export function stays({ reason, broken }: Ended): boolean {
+  return reason === "broken" && !broken?.forced;
+}
+
 /** An answer that no lock service of this version gives. */
 export class Garbled extends Error {}
 

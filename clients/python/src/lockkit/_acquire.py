@@ -146,7 +146,7 @@ class Attempt:
 
     async def _settled(self, result: State, sent: float) -> AcquireResult:
         if isinstance(result, Ended):
-            self._queued = self._uncertain
+            self._queued = self._uncertain or result.stays
             if result.reason is LossReason.BROKEN:
                 raise LockLost(result.reason, result.broken)
             return RETRY

@@ -47,7 +47,7 @@ class Hold:
 
     def __del__(self) -> None:
         # An exception from a signal handler may end this early: the renewer looks, too.
-        if not self.record.is_over():
+        if not self.record.is_done():
             self.engine.abandon(self.record)
 
 
@@ -158,6 +158,7 @@ class Engine:
                 self.give_back(claim, record.uncertain, closed_until)
         elif loss is None:
             return
+        self._give_back_broken(record)
         if loss is not None:
             raise loss.error()
         what, attempts = "", 0
@@ -195,11 +196,12 @@ class Engine:
                     self.give_back(claim, False, 0.0, record.least_end)
                 raise
             else:
-                if record.close():
-                    self._renewer.delist(record)
-                if isinstance(result, Ended):
-                    raise Loss(result.reason, result.broken).error()
-                return True
+                if not isinstance(result, Ended):
+                    if record.close():
+                        self._renewer.delist(record)
+                    return True
+                record.leaving = False
+                self.renewed(record, result, self.clock.now())
         while record.left_until() and record.loss() is None:
             await asyncio.sleep(min(1.0, max(0.001, record.least_end - self.clock.now())))
         return False
@@ -259,13 +261,15 @@ class Engine:
         """Takes the answer to a renewal that was sent at ``sent``."""
         if record.is_over():
             return
+        lease_end = record.lease_end()
         record.renewed(result, sent)
-        if record.is_over():
+        if not record.is_over():
+            self._renewer.schedule(record)
+        elif record.is_done():
             self._renewer.delist(record)
             if record.uncertain or isinstance(result, Waiting):
-                self.give_back(record.claim, record.uncertain)
-        else:
-            self._renewer.schedule(record)
+                delayed = isinstance(result, Ended) and result.stays
+                self.give_back(record.claim, record.uncertain, lease_end if delayed else 0.0)
 
     async def _released(self, claim: Claim) -> str:
         return await self.ask("/v1/release", {"claim": claim.json()}, found)
@@ -287,6 +291,14 @@ class Engine:
         if record.end(loss):
             self._renewer.delist(record)
             self.give_back(record.claim, record.uncertain, closed_until, record.left_until())
+        self._give_back_broken(record)
+
+    def _give_back_broken(self, record: Record) -> None:
+        """Gives a lock back that was lost by a graceful break, once its holder is done with it."""
+        if record.stays:
+            record.stays = False
+            self._renewer.delist(record)
+            self.give_back(record.claim, record.uncertain)
 
     def expired(self, record: Record) -> None:
         """The deadline of a lock has passed. Its lease ends in full: whoever worked under it may

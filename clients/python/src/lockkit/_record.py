@@ -86,6 +86,8 @@ class Record:
         """Whether a renewal is under way."""
         self.leaving = False
         """Its lease is being made to end earlier: it must not be trusted any more."""
+        self.stays = False
+        """Its claim was broken, and keeps others out until it is released."""
         self.scheduled = math.inf
         """When the renewer looks at it."""
         self.hold: "Callable[[], Optional[Hold]]" = lambda: None
@@ -124,6 +126,10 @@ class Record:
 
     def is_over(self) -> bool:
         return isinstance(self._now, Over)
+
+    def is_done(self) -> bool:
+        """Whether it has ended, and has no claim left to release."""
+        return self.is_over() and not self.stays
 
     def is_foreign(self) -> bool:
         """Whether it belongs to the process that this one was forked from."""
@@ -177,6 +183,8 @@ class Record:
         if isinstance(state, Held):
             self.grant(state, sent)
         elif isinstance(state, Ended):
+            # With a lock delay it is left to its lease. First: other threads look once it has ended.
+            self.stays = state.stays and not self.lock_delay
             self.end(self.loss() or Loss(state.reason, state.broken))
         else:
             # It held, and waits now: the backend lost what it knew.

@@ -63,7 +63,7 @@ class Guard(HeldLock, Releasing):
         lease is over.
         """
         record = self._record
-        if record.is_over() or record.is_foreign():
+        if record.is_done() or record.is_foreign():
             loss = record.loss()
             if loss is not None:
                 raise loss.error()
