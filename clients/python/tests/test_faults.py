@@ -163,6 +163,19 @@ def test_a_release_whose_answer_was_lost_is_no_error_and_is_repeated(
     until(lambda: not locks.inspect("b").queue)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_release_that_finds_nothing_says_so_also_when_an_attempt_was_refused_before(
+    connect: Connect, proxy: Proxy, status: int
+) -> None:
+    lock = connect(proxy.url).mutex("a").lock()
+    connect().break_lock("a", lock.token, force=True)
+    proxy.answer("/v1/release", status, code="unavailable", detail="not now")
+    with pytest.raises(lockkit.LockLost) as error:
+        lock.release()
+    assert error.value.reason is lockkit.LossReason.BROKEN
+    assert len(proxy.asked("/v1/release")) == 2
+
+
 FORBIDDEN: Dict[str, Any] = {"code": "forbidden", "detail": "no right to this"}
 
 

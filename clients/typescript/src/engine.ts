@@ -146,6 +146,7 @@ export class Engine {
     }
     let what = "";
     let attempts = 0;
+    let maybeReleased = false;
     try {
       while (what === "") {
         try {
@@ -155,6 +156,7 @@ export class Engine {
           if (!(error instanceof Unavailable) || attempts === 2) {
             throw error;
           }
+          maybeReleased = error.maybeDone;
           this.retrying(error);
         }
       }
@@ -164,7 +166,7 @@ export class Engine {
       }
     }
     // An attempt whose answer was lost may have released it.
-    if (what !== "claim" && attempts === 0) {
+    if (what !== "claim" && !maybeReleased) {
       throw lossError(await this.#lossOf(claim, this.clock.now() < until));
     }
   }

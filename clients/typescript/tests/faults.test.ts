@@ -157,6 +157,16 @@ test("a release whose answer was lost is no error, and is repeated", async (t) =
   await until(async () => (await locks.inspect("b")).queue.length === 0);
 });
 
+test("a release that finds nothing says so, also when an attempt was refused before", async (t) => {
+  const { site, proxy } = await proxied(t);
+  const locks = site.connect(proxy.url);
+  const lock = await locks.mutex("a").lock();
+  await locks.breakLock("a", lock.token, { force: true });
+  proxy.answer("/v1/release", 503, { code: "unavailable", status: 503, detail: "not now" });
+  await assert.rejects(lock.release(), (it) => it instanceof LockLost && it.reason === "broken");
+  assert.equal(proxy.asked("/v1/release").length, 2);
+});
+
 test("a release that finds nothing says so, and who broke the lock", async (t) => {
   const { site, proxy } = await proxied(t);
   const locks = site.connect(proxy.url, { holder: { program: "ops" } });

@@ -161,7 +161,7 @@ class Engine:
         self._give_back_broken(record)
         if loss is not None:
             raise loss.error()
-        what, attempts = "", 0
+        what, attempts, maybe_released = "", 0, False
         try:
             while not what:
                 try:
@@ -170,12 +170,13 @@ class Engine:
                     attempts += 1
                     if attempts == 2:
                         raise
+                    maybe_released = error.maybe_done
                     self.retrying(error)
         finally:
             if not what or record.uncertain:
                 self.give_back(claim, record.uncertain)
         # An attempt whose answer was lost may have released it.
-        if what != "claim" and attempts == 0:
+        if what != "claim" and not maybe_released:
             raise (await self._loss(claim, self.clock.now() < until)).error()
 
     async def _left(self, record: Record) -> bool:
