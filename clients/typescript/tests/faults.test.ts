@@ -126,8 +126,10 @@ test("an acquire is not repeated after its wait ttl", async (t) => {
 for (const how of ["a timeout", "an abort"] as const) {
   test(`an acquire that arrives after ${how} and its release leaves no ghost`, async (t) => {
     const { site, proxy } = await proxied(t);
+    // The first request takes longer, and must not be given up before it is sent.
+    await site.connect(proxy.url).inspect("a");
     const late = proxy.delay("/v1/acquire");
-    const url = how === "a timeout" ? `${proxy.url}?timeout=200ms` : proxy.url;
+    const url = how === "a timeout" ? `${proxy.url}?timeout=1s` : proxy.url;
     const locks = site.connect(url, { ttl: 3_600_000, waitTtl: 3_600_000 });
     const abort = new AbortController();
     const rejected = assert.rejects(locks.mutex("a").tryLock({ signal: abort.signal }));
