@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -9,12 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, List
 
 import pytest
 
 import lockkit
 from conftest import Connect
+from lockkit import _held_lock
 from moved import MovedClock
 from proxy import Proxy
 from server import PATIENCE, Server
@@ -333,6 +337,40 @@ def test_a_callback_that_blocks_holds_up_no_renewal(connect: Connect) -> None:
     renewed(kept)
     assert kept.is_valid()
     go_on.set()
+
+
+def test_a_thread_that_cannot_be_started_for_a_callback_stops_no_release(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    locks, others = connect(ttl=3600), connect()
+    held = [locks.mutex(name).lock() for name in "abc"]
+    for lock in held:
+        lock.on_lost(lambda reason: None)
+    # What the package sees of the module.
+    threads = SimpleNamespace(Thread=Refused, Event=threading.Event)
+    monkeypatch.setattr(_held_lock, "threading", threads)
+    locks.close()
+    assert others.list() == [] and not any(lock.is_valid() for lock in held)
+    assert [it.levelname for it in caplog.records] == ["WARNING"] * 3
+
+
+def test_a_thread_without_an_event_loop_says_why_and_is_started_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    locks = connect()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "new_event_loop", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            begin(locks.mutex("a").lock).result(10)
+    with locks.mutex("a") as lock:
+        assert lock.is_valid()
 
 
 def test_what_is_no_lock_service_is_said_so(connect: Connect) -> None:
