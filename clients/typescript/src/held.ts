@@ -71,11 +71,13 @@ export abstract class Held implements AsyncDisposable {
 
   /**
    * Runs `work` with this, and releases it when the work has ended. When it is lost, `signal` fires,
-   * and this rejects with `LockLost` once the work has ended.
+   * and this rejects with `LockLost` once the work has ended. Without running it, rejects with
+   * `LockLost` or `LockReleased` when it is not held any more.
    */
   async run<T>(work: (held: this) => T | PromiseLike<T>): Promise<T> {
     let result: T;
     try {
+      this.#parts.forEach(({ record }) => record.token());
       result = await work(this);
     } catch (error) {
       const failure = stopped(this, error);

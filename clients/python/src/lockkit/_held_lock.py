@@ -22,6 +22,9 @@ class HeldLock:
     def _record(self) -> Record:
         return self._hold.record
 
+    def _check_held(self) -> None:
+        self._record.token()
+
     def _loss(self) -> Optional[Loss]:
         return self._record.loss()
 

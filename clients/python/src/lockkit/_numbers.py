@@ -126,8 +126,12 @@ class NumberedLock:
     def token(self) -> int:
         """The fencing token of this number: it grows from holder to holder. Raises ``LockLost`` once
         the slot or its permit is not valid, and ``LockReleased`` after the release."""
-        self._permit_record.token()
+        self._check_held()
         return self._slot_record.token()
+
+    def _check_held(self) -> None:
+        self._permit_record.token()
+        self._slot_record.token()
 
     def is_valid(self) -> bool:
         """Whether the slot is held now, by this client's own clock."""

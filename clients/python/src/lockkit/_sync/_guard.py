@@ -22,7 +22,12 @@ class Releasing:
         """Gives it back, and returns once the service knows."""
         raise NotImplementedError
 
+    def _check_held(self) -> None:
+        """Raises ``LockLost`` or ``LockReleased`` where nothing may be done under it."""
+        raise NotImplementedError
+
     def __enter__(self: R) -> R:
+        self._check_held()
         return self
 
     def __exit__(

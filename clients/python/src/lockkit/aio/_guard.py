@@ -31,6 +31,7 @@ class Releasing:
             return await cancelled_by_loss(self, work)
 
     async def __aenter__(self: R) -> R:
+        self._check_held()
         return self
 
     async def __aexit__(
@@ -44,6 +45,10 @@ class Releasing:
         except Error as error:
             if not swallowed(error, body):
                 raise
+
+    def _check_held(self) -> None:
+        """Raises ``LockLost`` or ``LockReleased`` where nothing may be done under it."""
+        raise NotImplementedError
 
     def _loss(self) -> Optional[Loss]:
         raise NotImplementedError
@@ -128,12 +133,20 @@ class Acquiring:
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Guard]]) -> None:
         self._begin = begin
         self._guard: Optional[Guard] = None
+        self._entered = False
 
     def __await__(self) -> Generator[Any, None, Guard]:
         return self._begin().__await__()
 
     async def __aenter__(self) -> Guard:
-        self._guard = await self._begin()
+        if self._entered:
+            raise RuntimeError("this was entered and not left yet: each block asks for its own lock")
+        self._entered = True
+        try:
+            self._guard = await self._begin()
+        except BaseException:
+            self._entered = False
+            raise
         return self._guard
 
     async def __aexit__(
@@ -142,8 +155,9 @@ class Acquiring:
         body: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        if self._guard is not None:
-            await self._guard.__aexit__(kind, body, trace)
+        guard, self._guard, self._entered = self._guard, None, False
+        if guard is not None:
+            await guard.__aexit__(kind, body, trace)
 
 
 async def taken(slot: EngineSlot, request: Request, limit: Optional[float]) -> Optional[Guard]:
