@@ -1,7 +1,7 @@
 /** One claim on its way into the queue of a lock, until it holds or is taken out again. */
 
 import type { Engine } from "./engine.js";
-import { LockLost, Refused, Unavailable } from "./errors.js";
+import { LockError, LockLost, Unavailable } from "./errors.js";
 import { Record, backoff } from "./record.js";
 import { otherVersion } from "./renewer.js";
 import { type Signals, sleep } from "./timers.js";
@@ -13,6 +13,7 @@ import {
   type Json,
   LONGEST_WAIT,
   type Request,
+  UNPOLLED,
   acquireBody,
   claimStatus,
   lease,
@@ -22,8 +23,6 @@ import {
 
 /** The claim was lost in the queue, or granted too late: ask with another one. */
 const RETRY = Symbol("retry");
-/** How long a waiter sleeps between two looks where it has no connection to wait on. */
-const UNPOLLED = 1_000;
 
 /** An answer, and when its request was sent. */
 interface Answered {
@@ -114,16 +113,10 @@ class Attempt {
   /** Throws an error that stays; pauses after one that may pass. */
   async #failed(error: unknown, failures: number): Promise<void> {
     this.#checkOpen(); // what was cut may be under way: `asking` stays
-    if (!(error instanceof Unavailable || error instanceof Refused)) {
-      this.#asking = false;
-      this.#uncertain ||= maybeDone(error);
-      this.#queued = this.#uncertain;
-      throw error;
-    }
     this.#asking = false;
-    this.#uncertain ||= error.maybeDone;
+    this.#uncertain ||= error instanceof LockError && error.maybeDone;
     this.#queued = this.#uncertain;
-    if (error instanceof Refused || !this.#wait) {
+    if (!(error instanceof Unavailable) || !this.#wait) {
       throw error;
     }
     await this.#engine.pause(error, failures, this.#signals);
@@ -239,10 +232,6 @@ function throwIfAborted(signals: Signals): void {
   for (const signal of signals) {
     signal?.throwIfAborted();
   }
-}
-
-function maybeDone(error: unknown): boolean {
-  return error instanceof Error && "maybeDone" in error && error.maybeDone === true;
 }
 
 /**

@@ -5,7 +5,7 @@ import { LockError, LockLost } from "./errors.js";
 import { type Listener, type Loss, type Record, lossError } from "./record.js";
 
 // Missing from Node before 20.4 and from browsers of 2024, where `await using` is compiled away.
-const asyncDispose: typeof Symbol.asyncDispose =
+export const asyncDispose: typeof Symbol.asyncDispose =
   Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
 const inspect = Symbol.for("nodejs.util.inspect.custom");
 

@@ -21,6 +21,8 @@ export type Json = Record<string, unknown>;
 
 /** The longest wait of one request, in milliseconds. */
 export const LONGEST_WAIT = 25_000;
+/** How long to sleep between two requests where there is no connection to wait on. */
+export const UNPOLLED = 1_000;
 
 /** 128 random bits of the system: the id of a claim or of a write. */
 export function randomId(): string {

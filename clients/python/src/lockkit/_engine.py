@@ -14,7 +14,7 @@ from typing import Callable, Deque, Dict, Optional, TypeVar
 from . import _acquire, _forks
 from ._acquire import RetryAcquire, Request
 from ._clock import Clock
-from ._connection import Elapsed, within
+from ._connection import Elapsed
 from ._errors import Closed, Error, Invalid, LossReason, Unavailable, Unsupported
 from ._http import Transport
 from ._record import Loss, Record, backoff
@@ -376,17 +376,16 @@ class Engine:
         # What was cancelled orders its releases.
         while self._attempting and self.loop.time() < until:
             await asyncio.sleep(0.005)
-        while True:
-            pending = [confirmed.wait() for confirmed in self._releases.values() if not confirmed.is_set()]
-            left = until - self.loop.time()
-            if not pending or left <= 0:
-                for wait_for in pending:
-                    wait_for.close()
+        while self.loop.time() < until:
+            pending = [it for it in self._releases.values() if not it.is_set()]
+            if not pending:
                 break
+            waits = [asyncio.ensure_future(it.wait()) for it in pending]
             try:
-                await within(left, asyncio.gather(*pending))
-            except Elapsed:
-                break
+                await asyncio.wait(waits, timeout=until - self.loop.time())
+            finally:
+                for wait in waits:
+                    wait.cancel()
         releases = list(self._releases)
         for task in releases:
             task.cancel()

@@ -67,7 +67,7 @@ class Slots:
         """Waits for a slot, but not longer than this; then ``None``."""
         return self._taken(in_seconds("timeout", timeout))
 
-    def _taken(self, limit: Optional[Seconds]) -> Optional[SlotGuard]:
+    def _taken(self, limit: Optional[float]) -> Optional[SlotGuard]:
         thread, options, slots = self._thread, self._options, self._slots
 
         async def acquire(engine: Engine) -> Optional[SlotGuard]:
