@@ -92,6 +92,7 @@ impl Model {
                 self.promote();
                 ExpectedResult::Busy
             }
+            _ if self.queue[at].broken => ExpectedResult::Broken,
             result_at => result_at,
         }
     }

@@ -130,6 +130,8 @@ macro_rules! __every_case {
                 lease_12_a_renewal_never_revives_an_expired_claim: Nothing,
                 lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died: Nothing,
                 lease_14_max_hold_ends_a_holder_that_hangs: Nothing,
+                lease_15_a_downgrade_renews_the_lease: Nothing,
+                lease_16_a_raise_renews_the_lease: Raise,
             }
             queue {
                 queue_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl: Leases,

@@ -82,9 +82,10 @@ impl WaiterRegistry {
     pub(crate) fn renewed(
         &self,
         claims: &[Arc<Claim>],
-        states: Vec<PolledState>,
+        states: impl IntoIterator<Item = Result<PolledState>>,
     ) -> Vec<Result<Renewal>> {
-        let each = claims.iter().zip(states).map(|(claim, (renewal, lease))| {
+        let each = claims.iter().zip(states).map(|(claim, state)| {
+            let (renewal, lease) = state?;
             self.claims.renewed(&claim.id, &renewal, lease);
             Ok(renewal)
         });

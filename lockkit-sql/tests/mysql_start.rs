@@ -110,6 +110,55 @@ async fn tables_of_another_version_are_refused_and_left_alone() {
         let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("s").unwrap());
         let refused = running.resize(&key, SetLimit::To(2)).await.unwrap_err();
         assert!(refused.to_string().contains(&told) && !refused.is_retryable(), "{refused}");
+        // Nor do the statements for people.
+        let refused = run_schema(&mut admin, options.clone()).await.unwrap_err();
+        assert!(refused.to_string().contains(&told), "{refused}");
+        run(&mut admin, "DO RELEASE_ALL_LOCKS()".to_owned()).await;
+        let made = "SELECT COUNT(*) FROM information_schema.routines \
+            WHERE routine_schema = DATABASE() AND routine_name = 'tomorrow_resize'";
+        let made: i64 = sqlx::query_scalar(made).fetch_one(&mut admin).await.unwrap();
+        assert_eq!(made, 0, "nothing was made");
+    }
+}
+
+/// The statements that `lockkit schema` prints, as the command-line client sends them: it stops at an error.
+async fn run_schema(
+    connection: &mut MySqlConnection,
+    options: ServerOptions,
+) -> Result<(), sqlx::Error> {
+    let text = MySqlDriver::schema(&url().await, options).unwrap();
+    let (body, _) = text.split_once("DELIMITER ;\n").unwrap();
+    let body = body.strip_prefix("DELIMITER --;\n").unwrap();
+    for statement in body.split("--;").map(str::trim).filter(|one| !one.is_empty()) {
+        connection.execute(sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn procedures_that_outlived_their_tables_are_replaced() {
+    let url = url().await;
+    let options = ServerOptions::default().tables("dropped_");
+    let mut admin = MySqlConnection::connect(&url).await.unwrap();
+    for by_hand in [false, true] {
+        MySqlDriver::connect_with(&url, options.clone()).await.unwrap().close().await;
+        // As an older version may have had it.
+        run(&mut admin, "DROP PROCEDURE dropped_counter".to_owned()).await;
+        let old = "CREATE PROCEDURE dropped_counter(IN a VARBINARY(128), IN b VARBINARY(512)) \
+                   SELECT 417 AS counter, NULL AS neighbours";
+        run(&mut admin, old.to_owned()).await;
+        let tables = "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables \
+            WHERE table_schema = DATABASE() AND table_name LIKE 'dropped\\_%' \
+            AND table_type = 'BASE TABLE'";
+        let tables: String = sqlx::query_scalar(tables).fetch_one(&mut admin).await.unwrap();
+        run(&mut admin, format!("DROP TABLE {tables}")).await;
+        if by_hand {
+            run_schema(&mut admin, options.clone()).await.unwrap();
+        }
+        let driver = MySqlDriver::connect_with(&url, options.clone()).await.unwrap();
+        let counter = driver.namespace_counter(&Namespace::default()).await.unwrap();
+        assert_eq!(counter, 0, "by hand: {by_hand}");
+        driver.close().await;
     }
 }
 

@@ -35,6 +35,7 @@ pub enum InjectedBug {
     SmallOvertakesLarge,
     AcceptsAnotherLimit,
     DowngradeGoesToTheEnd,
+    DowngradeKeepsTheLease,
     GracefulBreakActsAtOnce,
     GracefulBreakIsForgotten,
     ForcedBreakWaits,

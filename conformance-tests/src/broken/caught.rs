@@ -162,6 +162,11 @@ pub const BUGS: &[Caught] = &[
         "modes_03_a_downgrade_keeps_other_writers_out_all_the_way",
     ),
     caught(
+        InjectedBug::DowngradeKeepsTheLease,
+        "answers a downgrade like a renewal, and does not renew",
+        "lease_15_a_downgrade_renews_the_lease",
+    ),
+    caught(
         InjectedBug::GracefulBreakActsAtOnce,
         "a graceful break takes the holder out",
         "inspect_04_a_graceful_break_waits_for_the_holder",

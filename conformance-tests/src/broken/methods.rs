@@ -157,6 +157,9 @@ impl LockDriver for Toy {
             };
             line.entries[at].claim.mode = Mode::Shared;
             let grant = self.grant(&line.entries[at]);
+            if !self.is(InjectedBug::DowngradeKeepsTheLease) {
+                self.prolong(line, now, claim);
+            }
             if self.is(InjectedBug::DowngradeGoesToTheEnd) {
                 let mut entry = line.entries.remove(at);
                 entry.held_since = None;
@@ -281,7 +284,7 @@ impl Toy {
         }
         let known = line.position(claim.id);
         if let (Some(at), false) = (known, self.is(InjectedBug::QueuesTwiceWhenAskedTwice)) {
-            return Ok(self.stay(line, now, at, patience));
+            return self.stay(line, now, at, patience);
         }
         self.check_limit(line, &claim)?;
         let ahead: u64 = line.entries.iter().map(weight).sum();
@@ -313,16 +316,25 @@ impl Toy {
     }
 
     /// A claim that is asked for again stays where it is.
-    fn stay(&self, line: &mut ToyQueue, now: Moment, at: usize, patience: Patience) -> Acquisition {
+    fn stay(
+        &self,
+        line: &mut ToyQueue,
+        now: Moment,
+        at: usize,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
         let entry = &mut line.entries[at];
         let holds = entry.held_since.is_some();
         if !holds && patience == Patience::Try {
             line.entries.remove(at);
-            return Acquisition::Busy;
+            return Ok(Acquisition::Busy);
+        }
+        if let Some(record) = line.broken.get(&entry.claim.id) {
+            return Err(Error::lost(LossReason::Broken(record.clone())));
         }
         let ttl = if holds { entry.claim.hold_ttl } else { entry.claim.wait_ttl };
         entry.expires = entry.expires.max(now.after(self.lasts(ttl)));
-        self.state_of(line, at)
+        Ok(self.state_of(line, at))
     }
 
     fn check_limit(&self, line: &ToyQueue, claim: &Claim) -> Result<(), Error> {

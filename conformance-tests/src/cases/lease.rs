@@ -1,10 +1,11 @@
 //! When leases end, and when not.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{BreakMode, ClaimEnd, Grant, Renewal};
-use lockkit_core::{Claim, Error, LossReason, Mode, parse_duration};
+use lockkit_core::driver::{BreakMode, ClaimEnd, Grant, LockDriver, Renewal};
+use lockkit_core::{Claim, Error, LossReason, Mode, Token, parse_duration};
 
 use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE, undisturbed};
 use crate::listing::record;
@@ -397,4 +398,43 @@ pub async fn lease_14_max_hold_ends_a_holder_that_hangs(context: CaseContext) {
     let passed = driver.clock().now().since(asked);
     assert!(passed >= ttl, "it was held for {passed:?} only");
     assert!(guard.release().await.is_err());
+}
+
+pub async fn lease_15_a_downgrade_renews_the_lease(context: CaseContext) {
+    renews(&context, |driver, claim| async move { driver.downgrade(&claim).await }).await;
+}
+
+pub async fn lease_16_a_raise_renews_the_lease(context: CaseContext) {
+    renews(&context, |driver, claim| async move {
+        let state = driver.inspect(&claim.key).await.expect("it works");
+        let token = state.queue[0].token.get() + 1_000_000;
+        driver.raise(&claim, Token::new(token).expect("it fits")).await
+    })
+    .await;
+}
+
+/// Core counts a deadline from the answer of such a call as from that of a renewal, so the backend must keep the
+/// claim for as long as that says.
+async fn renews<F>(context: &CaseContext, change: impl Fn(Arc<dyn LockDriver>, Arc<Claim>) -> F)
+where
+    F: Future<Output = Result<Renewal, Error>>,
+{
+    let (context, change) = (context, &change);
+    undisturbed(context.lively() * 2, |ttl, name| async move {
+        let driver = context.driver().await;
+        let claim = context.claim_for(&name, Mode::Exclusive, ttl);
+        driver.grant(&claim).await;
+        tokio::time::sleep(ttl / 4).await;
+        let asked = driver.clock().now();
+        let grant = match change(driver.clone(), claim.clone()).await.expect("it works") {
+            Renewal::Holds(grant) => grant,
+            other => panic!("it holds, so: {other:?}"),
+        };
+        let expires_in = context.queue(&driver, &claim.key).await[0].expires_in;
+        let passed = driver.clock().now().since(grant.start.or(asked));
+        // Less what the margin of a guard allows for.
+        let least = (grant.ttl - grant.ttl / 10).saturating_sub(passed);
+        assert!(expires_in >= least, "{grant:?}, {passed:?} ago: {expires_in:?} are left");
+    })
+    .await;
 }

@@ -8,7 +8,7 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal, SetLimit,
 };
-use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
+use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode, Space, Token};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -140,17 +140,14 @@ impl SideBySide {
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
-                let gone = self.model.renew(claim.id) == ExpectedResult::NotFound;
+                let (queue, _) = self.model.queue_and_holders();
                 // What becomes of a claim that is asked for again after its end is not specified.
-                let asked = (!gone).then_some(claim);
-                match asked.filter(|claim| self.model.renew(claim.id) != ExpectedResult::Broken) {
-                    Some(claim) => {
-                        let driver = self.driver_for(&claim, rng);
-                        let waits = rng.random_bool(0.8) && context.has_line();
-                        self.acquire(&driver, claim, waits).await
-                    }
-                    None => Ok(()),
+                if !queue.iter().any(|queued| queued.id == claim.id) {
+                    return Ok(());
                 }
+                let driver = self.driver_for(&claim, rng);
+                let waits = rng.random_bool(0.8) && context.has_line();
+                self.acquire(&driver, claim, waits).await
             }
             (46..62, Some(claim)) => self.renew(&self.driver_for(&claim, rng), &claim).await,
             (62..86, Some(claim)) => self.release(&self.driver_for(&claim, rng), &claim).await,
@@ -231,6 +228,7 @@ impl SideBySide {
             }
             Ok(Attempted { result: Acquisition::Busy, .. }) => ExpectedResult::Busy,
             Err(Error::LimitMismatch { in_use, .. }) => ExpectedResult::OtherLimit(in_use),
+            Err(Error::Lost { reason: LossReason::Broken(_), .. }) => ExpectedResult::Broken,
             Err(e) => return Err(format!("acquire failed: {e}")),
         };
         let what = format!("acquire {}, {patience:?}", self.called(&claim));

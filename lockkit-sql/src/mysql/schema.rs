@@ -55,9 +55,20 @@ pub(super) fn steps(prefix: &str) -> Vec<String> {
         "INSERT INTO lockkit_meta (one, version, floor) VALUES (1, {version}, 0) \
          ON DUPLICATE KEY UPDATE version = version"
     );
-    let filled =
-        |part: String| part.replace("{claims}", CLAIMS).replace("{transaction}", TRANSACTION);
-    parts.chain([last]).map(|part| filled(part).replace("lockkit_", prefix)).collect()
+    let refusal = other_version(prefix, "', version, '", version);
+    let filled = |part: String| {
+        let part = part.replace("{claims}", CLAIMS).replace("{transaction}", TRANSACTION);
+        let part = part.replace("lockkit_", prefix).replace("{version}", &version.to_string());
+        part.replace("{other_version}", &refusal)
+    };
+    parts.chain([last]).map(filled).collect()
+}
+
+/// The statement that drops the procedure which this step makes.
+fn drops(step: &str) -> Option<String> {
+    let (_, made) = step.split_once(MAKE_IF_MISSING)?;
+    let (name, _) = made.split_once('(')?;
+    Some(format!("DROP PROCEDURE IF EXISTS {name}"))
 }
 
 const MAKE: &str = "CREATE PROCEDURE ";
@@ -94,14 +105,14 @@ const RIGHTS: &str = "
 ";
 
 /// The steps for who runs them with the command-line client, who takes the lock as well: a client that
-/// finds a procedure missing waits for it.
+/// finds a procedure missing waits for it. Procedures may have outlived the tables of another version.
 pub(super) fn as_text(steps: &[String], prefix: &str) -> String {
     let mut text = format!("DELIMITER {END}\n\n");
     let turn = turn(prefix);
     let (take, give) = (format!("DO GET_LOCK({turn}, 60)"), format!("DO RELEASE_LOCK({turn})"));
-    for step in [&MODE.to_owned(), &take].into_iter().chain(steps).chain([&give]) {
-        text.push_str(step);
-        text.push_str(&format!("\n{END}\n\n"));
+    let made = steps.iter().flat_map(|step| drops(step).into_iter().chain([step.clone()]));
+    for step in [MODE.to_owned(), take].into_iter().chain(made).chain([give]) {
+        text.push_str(&format!("{step}\n{END}\n\n"));
     }
     text.push_str("DELIMITER ;\n");
     text.push_str(RIGHTS);
@@ -143,8 +154,23 @@ async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), s
     }
     for step in &dialect.schema {
         // As text: these cannot be prepared.
-        let step = sqlx::raw_sql(AssertSqlSafe(step.clone()));
-        match (&mut *connection).execute(step).await {
+        let run = |step: String| sqlx::raw_sql(AssertSqlSafe(step));
+        // A procedure that is there without a version may have outlived the tables of another one. It is dropped
+        // only then, for which a user needs one more right.
+        let made = match drops(step) {
+            Some(drops) if found.is_none() => {
+                let anew = step.replacen(MAKE_IF_MISSING, MAKE, 1);
+                match connection.execute(run(anew)).await {
+                    Err(error) if number(&error) == Some(IS_THERE) => {
+                        connection.execute(run(drops)).await?;
+                        connection.execute(run(step.clone())).await
+                    }
+                    made => made,
+                }
+            }
+            _ => connection.execute(run(step.clone())).await,
+        };
+        match made {
             Err(error) if number(&error) == Some(IS_THERE) => {}
             // Another client has made everything since this one found something missing.
             Err(error) if found.is_some() && dialect.class(&error) == ErrorClass::Forbidden => {

@@ -15,7 +15,7 @@ use lockkit_core::driver::{
     Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimEnd, Patience, Released, Renewal,
     backoff, locked,
 };
-use lockkit_core::{Claim, Error, Result};
+use lockkit_core::{Claim, Error, LossReason, Result};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
@@ -70,10 +70,11 @@ impl<D: Dialect> SqlServerInner<D> {
         let mut answers = answers.into_iter();
         let releases = answers.by_ref().take(batch.releases.len());
         let released = releases.map(|answer| self.outcome(batch, answer, released::<D>)).collect();
-        let acquired = batch.acquires.iter().zip(answers);
-        let acquired =
-            acquired.map(|(acquire, answer)| self.acquired(batch, &acquire.claim, answer));
-        Ok(BatchOutcome { released, acquired: acquired.collect() })
+        let mut acquired = Vec::with_capacity(batch.acquires.len());
+        for (acquire, answer) in batch.acquires.iter().zip(answers) {
+            acquired.push(self.acquired(batch, &acquire.claim, answer).await);
+        }
+        Ok(BatchOutcome { released, acquired })
     }
 
     /// The answers to several operations, in their order. Waits for no row.
@@ -157,7 +158,7 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// One of the connections on which operations may wait for rows.
-    async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
+    pub(super) async fn permit_to_wait(&self, until: Instant) -> Result<SemaphorePermit<'_>> {
         match timeout_at(until, self.may_wait.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::retryable(D::BACKEND, "other transactions have locked many queues")),
@@ -199,8 +200,8 @@ impl<D: Dialect> SqlServerInner<D> {
 
     /// A server that takes no writes cannot take a claim out, but says whether there is one.
     async fn absent(&self, claim: &Arc<Claim>, refusal: BatchError) -> OperationAnswer {
-        let polled = self.claim_states(StatementId::Poll, std::slice::from_ref(claim)).await;
-        match polled.map_err(|error| refusal_or(&refusal, error))?.0.first() {
+        let polled = self.states(std::slice::from_ref(claim)).await;
+        match polled.map_err(|error| refusal_or(&refusal, error))?.first() {
             Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
                 let row = Row(vec![Value::Int(2), Value::Null]);
                 Ok(AnsweredOperation { row, ambiguous: refusal.ambiguous, sent: SteadyClock.now() })
@@ -209,18 +210,32 @@ impl<D: Dialect> SqlServerInner<D> {
         }
     }
 
-    fn acquired(
+    async fn acquired(
         &self,
         batch: Batch<'_>,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         answer: OperationAnswer,
     ) -> Result<Attempted<Acquisition>, BatchError> {
         let lease = answer.as_ref().ok().and_then(|it| it.row.int(4)).map(from_micros);
-        let outcome = self.outcome(batch, answer, |row| acquisition::<D>(claim, row));
+        let mut outcome = self.outcome(batch, answer, |row| acquisition::<D>(claim, row));
+        if let Err(refusal) = &mut outcome
+            && refusal.error.loss().is_some()
+        {
+            refusal.error = self.loss_of(claim).await;
+        }
         let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
         let ambiguous = outcome.as_ref().map_or(0, |done| done.ambiguous);
         self.waiters.claims.acquired(&claim.id, result, ambiguous, lease);
         outcome
+    }
+
+    /// Who broke a claim that was acquired again is asked for: the answer has no column for what is so rare.
+    async fn loss_of(&self, claim: &Arc<Claim>) -> Error {
+        match self.states(std::slice::from_ref(claim)).await.as_deref() {
+            Ok([(Renewal::Ended(ended), _)]) => Error::lost(ended.clone().into()),
+            Ok(_) => Error::lost(LossReason::Expired),
+            Err(error) => error.clone(),
+        }
     }
 
     /// Reads the row of one operation, and reports the claims that it made holders.
@@ -277,6 +292,7 @@ fn acquisition<D: Dialect>(claim: &Claim, row: &Row) -> Result<Acquisition, Batc
         Some(1) => grant::<D>(row, 1).map(Acquisition::Granted).map_err(BatchError::unknown),
         Some(2) => Ok(Acquisition::Queued { ahead: count(row.int(3)) }),
         Some(3) => Err(BatchError::refused(claim.other_limit(count(row.int(1))))),
+        Some(4) => Err(BatchError::refused(Error::lost(LossReason::Expired))),
         _ => Err(BatchError::unknown(unexpected::<D>())),
     }
 }

@@ -169,8 +169,8 @@ pub enum StatementId {
     /// Key, `b` id, `n` weight, `n` capacity, `n` hold ttl, `n` wait ttl, `b` client, `b` identity,
     /// `b?` note, `n` 1 for a try.
     ///
-    /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
-    /// use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
+    /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit, 4 it is in the queue and was broken), `n?`
+    /// token (or the limit in use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
     ///
     /// Everywhere, *woken* is the last column, the claims that the verb made holders, 16 bytes each: the tag,
     /// which is the first half of SHA-256 of the id, cut again in half; and the token, or 0 when the claim was broken
@@ -188,10 +188,13 @@ pub enum StatementId {
     /// second with all new holders. May wait for the row of the queue.
     Pass,
     /// [`Arguments::Claims`]. A row a claim, in any order: `n` index from 0,
-    /// `n` state (0 not queued, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
+    /// `n` state (0 not queued, 1 holds, 2 waits, 3 broken, 9 left out), `n?` token, `n?` ttl, `n?` how many
     /// are ahead, `n?` poll after, `b?` record of its break, `b?` woken (all of them, in one
     /// of the rows), and in one or more of the rows evidence where the server gives it: `n?` its clock, `b?`
     /// run, `n?` position, `n?` connection.
+    ///
+    /// One claim waits for its rows. Of several, one whose row another transaction has locked is left out, and
+    /// nothing was done for it.
     Renew,
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *poll after* says
     /// that a claim ahead has ended, so that a renewal would move the queue on.

@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Gate, Grant,
-    LeaseStart, LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit, check_neighbours,
-    names_in_use,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Gate, Grant, LeaseStart,
+    LockDriver, Registers, Renewal, Renewed, ServerRun, SetLimit, check_neighbours, names_in_use,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Result, Space, Token};
 
-use super::dialect::{Arg, Arguments, Dialect, Row, StatementId, key_args};
+use super::dialect::{Arg, Dialect, Row, StatementId, key_args};
 use super::{GateOf, ServerDriver, SqlServerInner};
-use crate::rows::{break_record, check_raise, columns, from_micros, micros, token_of};
+use crate::rows::{break_record, check_raise, from_micros, micros, token_of};
 use crate::waiters::PolledState;
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
@@ -64,7 +63,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let (told, evidence) = self.inner.claim_states(StatementId::Renew, claims).await?;
+        let (told, evidence) = self.inner.renew(claims).await?;
         let renewed = self.inner.waiters.renewed(claims, told).into_iter();
         let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
         Ok(renewed.map(|answer| answer.map(with)).collect())
@@ -216,37 +215,6 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 }
 
 impl<D: Dialect> SqlServerInner<D> {
-    /// The states of many claims, renewed or only read; and what the answer tells of its server.
-    pub(super) async fn claim_states(
-        &self,
-        id: StatementId,
-        claims: &[Arc<Claim>],
-    ) -> Result<(Vec<PolledState>, Option<Arc<Evidence>>)> {
-        // In the order of their keys, so that two who lock several queues never wait for each other.
-        let mut order: Vec<usize> = (0..claims.len()).collect();
-        order.sort_by_key(|i| columns(&claims[*i].key));
-        let sorted: Vec<_> = order.iter().map(|i| &*claims[*i]).collect();
-        let answer = self
-            .request(id, Arguments::Claims(&sorted, &self.client))
-            .await
-            .map_err(|failed| failed.error)?;
-        let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
-        let mut answers = vec![gone; claims.len()];
-        let (mut told, mut evidence) = (0, None);
-        for row in &answer.rows {
-            self.report_holders(row.bytes(7).unwrap_or_default(), answer.sent, &[]);
-            let n = row.int(0).and_then(|n| usize::try_from(n).ok());
-            let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
-            answers[*at] = renewal::<D>(row)?;
-            evidence = evidence_of(row).or(evidence);
-            told += 1;
-        }
-        match told == claims.len() {
-            true => Ok((answers, evidence.map(Arc::new))),
-            false => Err(unexpected::<D>()),
-        }
-    }
-
     async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal> {
         let [namespace, space, name] = key_args(&claim.key);
         let id = Arg::Bytes(claim.id.as_bytes());
@@ -259,7 +227,7 @@ impl<D: Dialect> SqlServerInner<D> {
 }
 
 /// One row of [`StatementId::Renew`].
-fn renewal<D: Dialect>(row: &Row) -> Result<PolledState> {
+pub(super) fn renewal<D: Dialect>(row: &Row) -> Result<PolledState> {
     Ok(match row.int(1) {
         Some(0) => (Renewal::Ended(ClaimEnd::NotFound), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
@@ -269,17 +237,6 @@ fn renewal<D: Dialect>(row: &Row) -> Result<PolledState> {
             (Renewal::Ended(record.map_or(ClaimEnd::NotFound, ClaimEnd::Broken)), None)
         }
         _ => return Err(unexpected::<D>()),
-    })
-}
-
-/// The columns behind those of the claim.
-fn evidence_of(row: &Row) -> Option<Evidence> {
-    let run = String::from_utf8_lossy(row.bytes(9)?);
-    let evidence = Evidence::new(&*run, row.int(11)? as u64);
-    let evidence = evidence.with_time(from_micros(row.int(8)?));
-    Some(match row.int(10).and_then(|position| u64::try_from(position).ok()) {
-        Some(position) => evidence.with_position(position),
-        None => evidence,
     })
 }
 

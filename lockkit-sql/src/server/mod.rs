@@ -10,6 +10,7 @@ mod options;
 mod polling;
 mod pool;
 mod registers;
+mod renewal;
 mod request;
 mod shedlock;
 

@@ -35,14 +35,12 @@ impl<D: Dialect> PolledDriver for SqlServerInner<D> {
             true => self.renew_waiting(claims).await,
             false => self.poll(claims).await,
         };
+        // A wait outlasts what a server says while its data are deleted or restored under it. What
+        // stays so, core hears when it renews.
+        let passing = |error: Error| Error::retryable(D::BACKEND, error.to_string());
         match answers {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            // A wait outlasts what a server says while its data are deleted or restored under it. What
-            // stays so, core hears when it renews.
-            Err(error) => claims
-                .iter()
-                .map(|_| Err(Error::retryable(D::BACKEND, error.to_string())))
-                .collect(),
+            Ok(answers) => answers.into_iter().map(|answer| answer.map_err(passing)).collect(),
+            Err(error) => vec![Err(passing(error)); claims.len()],
         }
     }
 
@@ -85,12 +83,13 @@ impl<D: Dialect> CommandConnections for DriverConnections<D> {
 
 impl<D: Dialect> SqlServerInner<D> {
     /// Polls, which locks and renews nothing, and renews in the queues in which a claim ahead has ended.
-    async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
-        let (mut answers, _) = self.claim_states(StatementId::Poll, claims).await?;
+    async fn poll(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<PolledState>>> {
+        let states = self.states(claims).await?;
         let is_stuck = |(state, lease): &PolledState| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
         };
-        let stuck: Vec<_> = (0..claims.len()).filter(|at| is_stuck(&answers[*at])).collect();
+        let stuck: Vec<_> = (0..claims.len()).filter(|at| is_stuck(&states[*at])).collect();
+        let mut answers: Vec<_> = states.into_iter().map(Ok).collect();
         if !stuck.is_empty() {
             let claims: Vec<_> = stuck.iter().map(|at| claims[*at].clone()).collect();
             let moved = self.renew_waiting(&claims).await?;
@@ -124,10 +123,10 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// Renews, which prunes and promotes.
-    async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<PolledState>> {
+    async fn renew_waiting(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<PolledState>>> {
         let sent = SteadyClock.now();
-        let (answers, _) = self.claim_states(StatementId::Renew, claims).await?;
-        Ok(answers.into_iter().map(|told| since(sent, told)).collect())
+        let (answers, _) = self.renew(claims).await?;
+        Ok(answers.into_iter().map(|told| told.map(|told| since(sent, told))).collect())
     }
 }
 

@@ -145,10 +145,14 @@ impl<D: Dialect> SqlServerInner<D> {
             };
             let failed = |error| BatchError::refused(error).after(tries.ambiguous);
             match self.dialect.class(&error) {
-                // Other operations wait for the connection: core submits these again, each by itself.
+                // Other operations wait for the connection: core submits these again, each by itself. Other
+                // claims wait for a renewal.
                 ErrorClass::Blocked
                     if matches!(arguments, Arguments::Batch(..))
-                        || matches!(id, StatementId::GateTake | StatementId::GateKeep) =>
+                        || matches!(
+                            id,
+                            StatementId::Renew | StatementId::GateTake | StatementId::GateKeep
+                        ) =>
                 {
                     let mut blocked = failed(Error::retryable(D::BACKEND, error));
                     blocked.would_block = true;

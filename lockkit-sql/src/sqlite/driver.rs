@@ -68,7 +68,7 @@ impl LockDriver for SqliteDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         let told = self.inner.amend(claims, false, |claim| Operation::Renew(claim)).await?;
-        Ok(self.inner.waiters.renewed(claims, told))
+        Ok(self.inner.waiters.renewed(claims, told.into_iter().map(Ok)))
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal> {

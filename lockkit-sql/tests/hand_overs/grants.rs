@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{Acquire, Acquisition, Batch, LeaseStart, Patience};
+use lockkit_core::driver::{Acquire, Acquisition, Batch, BreakMode, LeaseStart, Patience};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, LossReason};
 use lockkit_lab::ServerKind;
 use lockkit_lab::proxy::{ProxyFault, When};
 use tokio::time::timeout;
@@ -89,6 +89,23 @@ async fn what_a_request_promotes_and_releases_is_not_reported() {
         let left = timeout(Duration::from_millis(300), left).await;
         assert!(!matches!(left, Ok(Ok(Ok(_)))), "{kind:?}: {left:?}");
     }
+}
+
+/// It keeps what is left of its waiting lease, so a grant would outlive that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_reports_no_grant_to_a_waiter_that_was_broken_gracefully() {
+    let scene = Scene::on(ServerKind::MariaDb).await;
+    let [holder, broken] = ["hot"; 2].map(claim);
+    take(&scene.driver, &holder).await;
+    queue(&scene.driver, &broken).await;
+    let token = scene.driver.inspect(&broken.key).await.unwrap().queue[1].token;
+    let why = BreakRecord::new(ClientIdentity::of_this_process(), BreakMode::Graceful, None);
+    let break_it = scene.driver.break_claim(&broken.key, token, BreakMode::Graceful, &why);
+    assert!(break_it.await.unwrap());
+    scene.release(&[holder]).await;
+    let told = timeout(SOON, scene.waiting(&broken)).await.expect("it is told").unwrap();
+    let lost = told.as_ref().err().and_then(Error::loss);
+    assert!(matches!(lost, Some(LossReason::Broken(_))), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

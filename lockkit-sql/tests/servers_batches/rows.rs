@@ -7,7 +7,7 @@ use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
     Acquire, Acquisition, Batch, Batcher, LockDriver, Patience, Released, Renewal,
 };
-use lockkit_core::{Claim, LockManager, Settings};
+use lockkit_core::{Claim, Error, LockManager, Settings};
 use lockkit_lab::ServerKind;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -19,6 +19,9 @@ on_either_server! {
     a_locked_row_delays_no_other_name_of_its_batch,
     a_release_waits_for_the_row_of_its_own_lock_only,
     many_locked_rows_delay_neither_renewals_nor_other_names,
+    a_renewal_leaves_out_claims_whose_rows_are_locked_and_renews_the_others,
+    the_locked_row_of_a_claim_that_comes_to_hold_fails_the_renewals_of_its_queue_only,
+    a_row_that_stays_locked_costs_its_process_no_other_lock,
 }
 
 const SOON: Duration = Duration::from_millis(200);
@@ -173,4 +176,83 @@ async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
     assert!(
         released.expect("the rows are free").iter().all(|released| *released == Released::Removed)
     );
+}
+
+/// The rows of names of claims that are alone, of a name for which one waits, and of a claim among others.
+async fn a_renewal_leaves_out_claims_whose_rows_are_locked_and_renews_the_others(scene: Scene) {
+    let many: Vec<_> = (0..64).map(|i| claim(&format!("row/{i}"))).collect();
+    let (waits, among) = (claim("5"), claim("among"));
+    let free: Vec<_> = (0..16).map(|i| claim(&format!("free/{i}"))).collect();
+    for claims in [&many, &free, &vec![among.clone()]] {
+        hold(&scene, claims).await;
+    }
+    let other = scene.other().await;
+    other.acquire(&claim("5"), Patience::Try).await.unwrap();
+    scene.driver.acquire(&waits, Patience::Wait).await.unwrap();
+    other.acquire(&claim("among"), Patience::Wait).await.unwrap();
+    let mut admin = scene.admin().await;
+    admin.run(scene.words.begin).await;
+    admin.run(scene.words.lock_many).await;
+    assert_eq!(admin.count(scene.words.lock_rows[1]).await, 1);
+    assert_eq!(admin.count(&scene.lock_claim(&among)).await, 1);
+    let claims = [many.clone(), vec![waits, among], free].concat();
+    let locked = many.len() + 2;
+    let renewed = timeout(Duration::from_secs(20), scene.driver.renew(&claims)).await;
+    let renewed = renewed.expect("no renewal waits for all locked rows").unwrap();
+    for (claim, answer) in claims[..locked].iter().zip(&renewed) {
+        assert!(answer.as_ref().is_err_and(Error::is_retryable), "{:?}: {answer:?}", claim.key);
+    }
+    for (claim, answer) in claims[locked..].iter().zip(&renewed[locked..]) {
+        assert!(matches!(answer, Ok(Renewal::Holds(_))), "{:?}: {answer:?}", claim.key);
+    }
+    admin.run("COMMIT").await;
+    for (claim, answer) in claims.iter().zip(scene.driver.renew(&claims).await.unwrap()) {
+        let ended = matches!(answer, Err(_) | Ok(Renewal::Ended(_)));
+        assert!(!ended, "{:?}: {answer:?}", claim.key);
+    }
+}
+
+/// The renewal of the waiter behind it would let it hold.
+async fn the_locked_row_of_a_claim_that_comes_to_hold_fails_the_renewals_of_its_queue_only(
+    scene: Scene,
+) {
+    let free = [claim("0"), claim("1")];
+    hold(&scene, &free).await;
+    let other = scene.other().await;
+    let mut ending = Claim::clone(&claim("a"));
+    ending.hold_ttl = Duration::from_millis(500);
+    let (ending, next, last) = (Arc::new(ending), claim("a"), claim("a"));
+    for (driver, claim) in [(&other, &ending), (&other, &next), (&scene.driver, &last)] {
+        driver.acquire(claim, Patience::Wait).await.unwrap();
+    }
+    let mut admin = scene.admin().await;
+    admin.run(scene.words.begin).await;
+    assert_eq!(admin.count(&scene.lock_claim(&next)).await, 1);
+    tokio::time::sleep(ending.hold_ttl * 2).await;
+    let renewed = scene.driver.renew(&[last, free[0].clone(), free[1].clone()]).await.unwrap();
+    assert!(renewed[0].as_ref().is_err_and(Error::is_retryable), "{:?}", renewed[0]);
+    for answer in &renewed[1..] {
+        assert!(matches!(answer, Ok(Renewal::Holds(_))), "{answer:?}");
+    }
+}
+
+/// An administrator changes one row by hand, and does not commit.
+async fn a_row_that_stays_locked_costs_its_process_no_other_lock(scene: Scene) {
+    let settings = Settings::default().ttl(Duration::from_secs(6));
+    let locks = LockManager::with(scene.driver.clone(), settings).unwrap();
+    let mut others = Vec::new();
+    for name in ["0", "1", "2"] {
+        others.push(locks.mutex(name).lock().await.unwrap());
+    }
+    let locked = locks.mutex("4").lock().await.unwrap();
+    let mut admin = scene.admin().await;
+    admin.run(scene.words.begin).await;
+    assert_eq!(admin.count(scene.words.lock_rows[0]).await, 1);
+    timeout(LONG, locked.lost()).await.expect("it cannot be renewed");
+    // It was acquired last, so without a renewal the others were over as well.
+    assert!(others.iter().all(|guard| guard.is_valid()));
+    admin.run("COMMIT").await;
+    for guard in others {
+        guard.release().await.unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::Claim;
 use lockkit_core::driver::LockDriver;
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Proxy, Server, ServerKind};
@@ -45,6 +46,17 @@ impl Scene {
         match self.kind {
             ServerKind::Postgres => Admin::Postgres(PgConnection::connect(&url).await.unwrap()),
             _ => Admin::MariaDb(MySqlConnection::connect(&url).await.unwrap()),
+        }
+    }
+
+    /// Locks the row of a claim among others, for the transaction in which this is said.
+    pub(crate) fn lock_claim(&self, claim: &Claim) -> String {
+        let id = claim.id.to_hex();
+        match self.kind {
+            ServerKind::Postgres => format!(
+                "SELECT 1::bigint FROM lockkit.lockkit_claims WHERE id = decode('{id}', 'hex') FOR UPDATE"
+            ),
+            _ => format!("SELECT 1 FROM lockkit_claims WHERE id = UNHEX('{id}') FOR UPDATE"),
         }
     }
 

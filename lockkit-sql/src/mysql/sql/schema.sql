@@ -11,6 +11,10 @@ CREATE TABLE IF NOT EXISTS lockkit_meta (
   floor   BIGINT  NOT NULL  -- no name that has no row yet gets a token up to it
 ) ENGINE=InnoDB
 --;
+-- Nothing else is done where the tables have another version: an error, since this text is no number.
+INSERT INTO lockkit_meta (one, version, floor)
+SELECT 2, CONCAT('{other_version}'), 0 FROM lockkit_meta WHERE version <> {version}
+--;
 -- One row a name: its lock is taken before anything of the name is looked at.
 --
 -- The only claim of a queue is in this row itself (`id`), so that an uncontended lock

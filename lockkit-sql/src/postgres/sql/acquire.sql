@@ -64,6 +64,10 @@ BEGIN
         outcome := 0;
         RETURN;
       END IF;
+      IF c.broken THEN
+        outcome := 4;
+        RETURN;
+      END IF;
       UPDATE {p}claims AS k SET client = p_client, set_at = v_now,
         expires = greatest({p}ends(k.expires, k.set_at, v_now),
           v_now + CASE WHEN k.held IS NULL THEN p_wait ELSE p_hold END) WHERE k.id = p_id;

@@ -26,13 +26,15 @@ BEGIN
         (SELECT max(k.token) FROM {p}claims AS k WHERE k.queue = v_queue))
       WHERE n.queue = v_queue;
     END IF;
-  ELSE
-    UPDATE {p}claims AS k SET
-      expires = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now + p_value ELSE k.expires END,
-      set_at  = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now ELSE k.set_at END,
-      weight  = CASE p_what WHEN 1 THEN 1 ELSE k.weight END
-    WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken;
   END IF;
+  UPDATE {p}claims AS k SET set_at = v_now,
+    -- All but a shortening are answered as a renewal, so the lease is that of one.
+    expires = CASE p_what WHEN 0 THEN v_now + p_value
+                          ELSE greatest({p}ends(k.expires, k.set_at, v_now),
+                            v_now + CASE WHEN k.held IS NULL THEN k.wait_ttl ELSE k.hold_ttl END) END,
+    weight = CASE p_what WHEN 1 THEN 1 ELSE k.weight END
+  WHERE k.id = p_id AND k.queue = v_queue AND k.expires > v_now AND NOT k.broken
+    AND (p_what > 0 OR k.held IS NOT NULL);
   IF p_what = 1 THEN
     v_tags := coalesce(v_tags, '') || coalesce({p}promote(v_queue, v_now, p_id, NULL), '');
   END IF;

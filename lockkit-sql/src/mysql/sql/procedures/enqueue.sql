@@ -1,7 +1,7 @@
 -- Puts a claim at the end of its queue, inside a transaction of the caller's.
 -- In: as the columns; try: 1: leave at once if it cannot hold.
--- Out: outcome 0 busy, 1 holds, 2 waits, 3 another limit; token, or the limit in use; ttl; ahead; look:
--- until a claim ahead ends; uncontended: 1 when it is in the name's own row. InOut: woken.
+-- Out: outcome 0 busy, 1 holds, 2 waits, 3 another limit, 4 it was broken; token, or the limit in use; ttl; ahead;
+-- look: until a claim ahead ends; uncontended: 1 when it is in the name's own row. InOut: woken.
 CREATE PROCEDURE lockkit_enqueue(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512), IN p_id BINARY(16),
   IN p_weight BIGINT, IN p_capacity BIGINT, IN p_hold_ttl BIGINT, IN p_wait_ttl BIGINT,
@@ -99,6 +99,10 @@ main: BEGIN
       END IF;
       SET v_sequence = NULL;
     END IF;
+    IF v_sequence IS NOT NULL AND v_broken THEN
+      SET p_outcome = 4;
+      LEAVE main;
+    END IF;
     -- What is in its queue is known by its id, whatever limit it was made with.
     IF v_sequence IS NULL AND v_capacity <> p_capacity THEN
       SET p_outcome = 3, p_token = v_capacity;
@@ -112,8 +116,7 @@ main: BEGIN
   IF v_sequence IS NOT NULL THEN
     UPDATE lockkit_claims
     SET expires = GREATEST(expires, v_now + IF(held IS NULL, wait_ttl, hold_ttl)), set_at = v_now
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence
-      AND NOT broken;
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_sequence;
     SET p_outcome = 1;
   ELSEIF NOT v_has_claim_rows AND p_weight <= p_capacity THEN
     SET v_sequence = GREATEST(v_last + 1, v_now);

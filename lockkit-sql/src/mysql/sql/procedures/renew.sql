@@ -2,7 +2,9 @@
 -- In: claims: a JSON array of [id, hold_ttl, wait_ttl, namespace, space, name], texts in hexadecimal
 -- digits, in the order of their queues: rows are locked in this order by all clients, so that two
 -- renewals never wait for each other. `CLAIMS` of schema.rs is the table of its elements.
--- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl;
+-- Of several claims, one whose row another transaction has locked is left out, as its name's row is: to wait for it
+-- would delay, or fail, the renewal of the others. One claim waits for its rows.
+-- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there, 9 it was left out; token; ttl;
 -- ahead; next_poll: until a claim ahead ends; record: how it was broken; woken: on the first row. There
 -- also evidence: the server's clock; which server; no position; the connection.
 CREATE PROCEDURE lockkit_renew(IN p_claims LONGTEXT CHARACTER SET ascii)
@@ -12,10 +14,14 @@ BEGIN
   DECLARE v_namespace VARBINARY(128);
   DECLARE v_space TINYINT;
   DECLARE v_name VARBINARY(512);
-  DECLARE v_done TINYINT DEFAULT 0;
+  DECLARE v_id BINARY(16);
+  DECLARE v_n INT;
+  DECLARE v_done, v_has_claim_rows, v_free, v_locked TINYINT DEFAULT 0;
   -- Safe updates want a key for each table, and a JSON_TABLE has none.
   DECLARE v_safe TINYINT DEFAULT @@SESSION.sql_safe_updates;
   DECLARE v_woken BLOB DEFAULT '';
+  DECLARE v_each CURSOR FOR
+    SELECT j.n, UNHEX(j.namespace), j.space, UNHEX(j.name), UNHEX(j.id) FROM {claims} AS j;
   DECLARE v_queues CURSOR FOR
     SELECT DISTINCT l.namespace, l.space, l.name
     FROM {claims} AS j
@@ -34,6 +40,31 @@ BEGIN
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION READ WRITE;
   SET SESSION sql_safe_updates = 0;
+  IF JSON_LENGTH(p_claims) > 1 THEN
+    OPEN v_each;
+    each_claim: LOOP
+      SET v_done = 0, v_has_claim_rows = NULL, v_free = NULL, v_locked = 0;
+      FETCH v_each INTO v_n, v_namespace, v_space, v_name, v_id;
+      IF v_done THEN
+        LEAVE each_claim;
+      END IF;
+      SELECT l.has_claim_rows, c.id IS NOT NULL INTO v_has_claim_rows, v_free
+      FROM lockkit_names AS l LEFT JOIN lockkit_claims AS c ON c.id = v_id AND l.has_claim_rows
+      WHERE l.namespace = v_namespace AND l.space = v_space AND l.name = v_name
+      FOR UPDATE SKIP LOCKED;
+      -- What is locked seems not to be there: a read without a lock tells which.
+      IF v_has_claim_rows IS NULL THEN
+        SELECT 1 INTO v_locked FROM lockkit_names
+        WHERE namespace = v_namespace AND space = v_space AND name = v_name;
+      ELSEIF v_has_claim_rows AND NOT v_free THEN
+        SELECT 1 INTO v_locked FROM lockkit_claims WHERE id = v_id;
+      END IF;
+      IF v_locked THEN
+        SET p_claims = JSON_SET(p_claims, CONCAT('$[', v_n - 1, ']'), JSON_ARRAY());
+      END IF;
+    END LOOP;
+    CLOSE v_each;
+  END IF;
   -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE. By the index: of a small table the
   -- optimizer would read, and so lock, all rows.
   UPDATE {claims} AS j
@@ -80,7 +111,8 @@ BEGIN
   WHERE NOT c.broken AND c.expires > v_now;
 
   SELECT j.n - 1 AS n,
-         CASE WHEN (c.token IS NULL AND l.last IS NULL) OR c.broken THEN 3
+         CASE WHEN j.id IS NULL THEN 9
+              WHEN (c.token IS NULL AND l.last IS NULL) OR c.broken THEN 3
               WHEN c.token IS NOT NULL AND c.held IS NULL THEN 2 ELSE 1 END AS state,
          COALESCE(c.token, l.last) AS token, COALESCE(c.hold_ttl, l.hold_ttl) AS ttl,
          IF(c.token IS NULL OR c.held IS NOT NULL, 0, p.ahead) AS ahead,
