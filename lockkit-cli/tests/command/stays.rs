@@ -52,8 +52,8 @@ fn a_lost_lock_stays_closed_for_its_delay_and_a_released_one_opens() {
     assert!(released.status.success(), "{}", stderr(&released));
     assert!(!is_held(&stage, "a"), "a release opens at once");
     // Not renewed, since the process stands still; its supervisor ends the command by the clock.
-    let mut holder = stage.start(&run(&["a", "sleep", "1000"]));
-    stage.wait_for_holder("a");
+    let mut holder = stage.start(&run(&["a", "-c", "echo >up; exec sleep 1000"]));
+    stage.wait_for_file("up");
     let shown = stage.state("a");
     assert_eq!(shown["holders"][0]["lock_delay_ms"], 5_000, "{shown}");
     assert_eq!(shown["holders"][0]["ttl_ms"], 2_000, "{shown}");
