@@ -36,13 +36,13 @@ impl<D: Dialect> SqlServerInner<D> {
         let until = Instant::now() + LOCKED_ROWS.min(shortest.unwrap_or_default() / 8);
         let each = claims.iter().zip(states).map(async |(claim, state)| match state {
             Some(state) => Ok(state),
-            None => self.renew_alone(claim, until).await,
+            None => self.renew_blocked(claim, until).await,
         });
         Ok((join_all(each).await, evidence))
     }
 
     /// One claim, which may wait for its rows.
-    async fn renew_alone(&self, claim: &Arc<Claim>, until: Instant) -> Result<PolledState> {
+    async fn renew_blocked(&self, claim: &Arc<Claim>, until: Instant) -> Result<PolledState> {
         let locked = || Error::retryable(D::BACKEND, "another transaction has locked its rows");
         let renewed = async {
             let _may_wait = self.permit_to_wait(until).await?;
