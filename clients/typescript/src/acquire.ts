@@ -65,7 +65,8 @@ class Attempt {
         answered = await this.#poll();
         polled = true;
       }
-      if (polled && answered?.status.state === "held" && !this.#record(answered.status, answered.sent)) {
+      const granted = polled && answered?.status.state === "held" && answered.status;
+      if (granted && !this.#record(granted, answered!.sent)) {
         // The poll was sent longer ago than the ttl, and was answered when the lock was granted: an
         // answer to another one, which renews, says how much is left.
         answered = await this.#poll();

@@ -53,7 +53,7 @@ const SAID: Readonly<Record<LossReason, string>> = {
   unreachable: "the service or its backend did not answer until its lease ended",
   refused: "the service refused to renew it until its lease ended",
   vanished: "the backend does not have it any more",
-  dropped: "it was given back without a release, since nothing referred to it or its downgrade failed",
+  dropped: "it was given back: nothing referred to it any more, or its downgrade failed",
   closed: "its connection object was closed",
 };
 

@@ -205,7 +205,7 @@ test("a waiter keeps a grant whose poll was sent more than its ttl ago", async (
   assert.deepEqual(proxy.asked("/v1/release"), []);
 });
 
-test("what such a waiter is told then counts from its own request, and is asked for once", async (t) => {
+test("what such a waiter asks for then counts from its own request, once", async (t) => {
   const { proxy, clock, locks, other } = await late(t);
   const held = await other.mutex("a").lock();
   const polls = [proxy.hold("/v1/wait"), proxy.hold("/v1/wait")];
@@ -213,6 +213,8 @@ test("what such a waiter is told then counts from its own request, and is asked 
   await until(() => proxy.asked("/v1/wait").length > 0);
   await held.release();
   for (const poll of polls) {
+    await Promise.race([poll.reached, asking]);
+    assert.equal(proxy.asked("/v1/acquire").length, 1);
     await arrives(poll, clock, TTL);
   }
   assert.ok((await asking).isValid);
