@@ -141,12 +141,15 @@ impl SideBySide {
             }
             (40..46, Some(claim)) => {
                 let (queue, _) = self.model.queue_and_holders();
-                // What becomes of a claim that is asked for again after its end is not specified.
-                if !queue.iter().any(|queued| queued.id == claim.id) {
-                    return Ok(());
-                }
                 let driver = self.driver_for(&claim, rng);
                 let waits = rng.random_bool(0.8) && context.has_line();
+                let is_queued = queue.iter().any(|queued| queued.id == claim.id);
+                let is_broken = self.model.renew(claim.id) == ExpectedResult::Broken;
+                // What becomes of a claim that is asked for again after its end is not specified; nor whether a
+                // try of one that was broken says so, or that it is busy.
+                if !is_queued || is_broken && !waits {
+                    return Ok(());
+                }
                 self.acquire(&driver, claim, waits).await
             }
             (46..62, Some(claim)) => self.renew(&self.driver_for(&claim, rng), &claim).await,
