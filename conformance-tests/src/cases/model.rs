@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lockkit_core::capabilities::LeaseScope;
+use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal, SetLimit,
@@ -146,8 +147,11 @@ impl SideBySide {
                 let is_queued = queue.iter().any(|queued| queued.id == claim.id);
                 let is_broken = self.model.renew(claim.id) == ExpectedResult::Broken;
                 // What becomes of a claim that is asked for again after its end is not specified; nor whether a
-                // try of one that was broken says so, or that it is busy.
-                if !is_queued || is_broken && !waits {
+                // try of one that was broken says so, or that it is busy. A lease that is that of a session goes on
+                // after a break, so that its grant, of which the next renewal says that it was broken, is none
+                // too long.
+                let in_session = context.capabilities.lease_scope == LeaseScope::Session;
+                if !is_queued || is_broken && (in_session || !waits) {
                     return Ok(());
                 }
                 self.acquire(&driver, claim, waits).await
