@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lockkit_core::capabilities::LeaseScope;
-use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal, SetLimit,
