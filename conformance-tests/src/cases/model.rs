@@ -149,7 +149,7 @@ impl SideBySide {
                 // try of one that was broken says so, or that it is busy. A lease that is that of a session goes on
                 // after a break, so that its grant, of which the next renewal says that it was broken, is none
                 // too long.
-                let in_session = context.capabilities.lease_scope == LeaseScope::Session;
+                let in_session = context.capabilities().lease_scope == LeaseScope::Session;
                 if !is_queued || is_broken && (in_session || !waits) {
                     return Ok(());
                 }
