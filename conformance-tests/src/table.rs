@@ -225,6 +225,7 @@ macro_rules! __every_case {
                 inspect_07_inspecting_never_disturbs_the_lock: Nothing,
                 inspect_08_pages_of_any_length_show_both_spaces_once: Nothing,
                 inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once: Namespaces,
+                inspect_10_a_waiter_broken_gracefully_gets_no_lease_for_holding: Leases,
             }
             register {
                 register_01_what_is_stored_is_loaded_byte_for_byte: Registers,

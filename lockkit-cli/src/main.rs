@@ -112,7 +112,7 @@ fn perform(cli: Cli) -> Result<Ending, ExitError> {
 async fn dispatch(verb: Command, backend: &BackendArgs) -> Result<Ending, ExitError> {
     let code = match verb {
         Command::Run(args) => return run::run(&args, backend).await,
-        Command::Hold(_) => return script::hold(),
+        Command::Hold(args) => return script::hold(&args.name),
         Command::Elect(args) => return run::elect::elect(&args, backend).await,
         Command::Latch(verb) => commands::latch::latch(&verb, backend).await,
         Command::Resize(args) => commands::admin::resize(&args, backend).await,

@@ -91,14 +91,9 @@ pub(crate) fn says(verbosity: Verbosity) -> bool {
     VERBOSITY.load(Ordering::Relaxed) >= verbosity as u8
 }
 
-/// A failure, on stderr, always.
+/// A failure or a warning, on stderr, always.
 pub(crate) fn fail(sentence: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "lockkit: {}", printable(&sentence.to_string()));
-}
-
-/// A warning, on stderr, always.
-pub(crate) fn warn(sentence: impl std::fmt::Display) {
-    fail(sentence);
 }
 
 /// Something a person should know, on stderr, unless `--quiet`.

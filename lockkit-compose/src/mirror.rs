@@ -4,7 +4,7 @@
 //! It does no I/O of its own and keeps only how far its claims got.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +13,7 @@ use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, WakeUp};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, ClaimId,
-    Gate, Grant, LockDriver, Patience, Renewal, locked, submit_each,
+    Gate, Grant, LockDriver, Renewal, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page, Severity};
@@ -24,7 +24,7 @@ mod state;
 
 use crate::named::Named;
 use crate::together::{self, NoNeighbours, all_namespaces};
-use state::{MirrorRenewal, MirrorState, NoteTag, at_new, at_old, lost};
+use state::{MirrorClaim, MirrorRenewal, MirrorState, NoteTag, TokenBases, at_new, at_old, lost};
 
 const BACKEND: &str = "mirror";
 
@@ -81,13 +81,14 @@ pub struct MirrorDriver {
     new: Arc<dyn LockDriver>,
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
-    states: Mutex<HashMap<ClaimId, MirrorState>>,
-    /// The token bases of the new backend, as last read.
-    bases: Mutex<HashMap<Namespace, u64>>,
+    claims: Mutex<HashMap<ClaimId, MirrorClaim>>,
+    /// As last read.
+    bases: Mutex<HashMap<Namespace, TokenBases>>,
 }
 
 impl MirrorDriver {
-    /// Locks on both.
+    /// Locks on both. The new one is the backend itself: a lock service over it does not tell whether the
+    /// tokens were taken over.
     pub fn new(old: Arc<dyn LockDriver>, new: Arc<dyn LockDriver>) -> Self {
         let (a, b) = (old.capabilities(), new.capabilities());
         let mut c = together::capabilities(BACKEND, &[a, b]);
@@ -102,7 +103,7 @@ impl MirrorDriver {
         c.faults = FAULTS;
         let clocks = [(a, &old.clock()), (b, &new.clock())];
         let clock = together::clock(clocks.into_iter());
-        Self { old, new, capabilities: c, clock, states: Mutex::default(), bases: Mutex::default() }
+        Self { old, new, capabilities: c, clock, claims: Mutex::default(), bases: Mutex::default() }
     }
 
     /// The same, whose errors call the two backends so: by URLs without logins, say.
@@ -111,14 +112,6 @@ impl MirrorDriver {
         self.old = Named::new(self.old, old);
         self.new = Named::new(self.new, new);
         self
-    }
-
-    fn states(&self) -> MutexGuard<'_, HashMap<ClaimId, MirrorState>> {
-        locked(&self.states)
-    }
-
-    fn state_of(&self, claim: &Claim) -> Option<MirrorState> {
-        self.states().get(&claim.id).copied()
     }
 }
 
@@ -155,12 +148,6 @@ impl LockDriver for MirrorDriver {
         loop {
             let asked = self.clock.now();
             match self.renew_both(std::slice::from_ref(claim)).await.pop().transpose()? {
-                Some(MirrorRenewal::Holds(old, new, under)) => {
-                    let granted = self.grant(claim, (old, new), (asked, under)).await?;
-                    if let Some(grant) = granted {
-                        return Ok(grant);
-                    }
-                }
                 Some(MirrorRenewal::WaitsForOld(_)) => drop(self.old.granted(claim).await?),
                 Some(MirrorRenewal::WaitsForNew(_)) => {
                     // It holds in the old queue, so it is renewed as one that holds.
@@ -169,13 +156,14 @@ impl LockDriver for MirrorDriver {
                         granted?;
                     }
                 }
-                Some(MirrorRenewal::HoldsInOld(old)) => {
-                    let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
-                    if let Acquisition::Granted(grant) = answer.result {
+                Some(MirrorRenewal::Ended(why)) => return Err(lost(why)),
+                Some(holds) => {
+                    let step = self.change(claim, |known| known.step.clone())?;
+                    let _step = step.lock().await;
+                    if let Acquisition::Granted(grant) = self.step(claim, holds, asked).await? {
                         return Ok(grant);
                     }
                 }
-                Some(MirrorRenewal::Ended(why)) => return Err(lost(why)),
                 None => return Err(lost(ClaimEnd::NotFound)),
             }
         }
@@ -222,10 +210,10 @@ impl LockDriver for MirrorDriver {
         mode: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let base = self.base(&key.namespace).await?;
-        let (giving, other) = self.giving(base);
+        let bases = self.bases(&key.namespace).await?;
+        let (giving, other) = self.giving(bases);
         let state = giving.inspect(key).await?;
-        let tokens = self.tokens_in(&state, base).await?;
+        let tokens = self.tokens_in(&state, bases).await?;
         let Some(at) = tokens.iter().position(|borne| *borne == token) else {
             return Ok(false);
         };
@@ -241,17 +229,17 @@ impl LockDriver for MirrorDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let base = self.base(&key.namespace).await?;
-        let state = self.giving(base).0.inspect(key).await?;
-        self.with_tokens(state, base).await
+        let bases = self.bases(&key.namespace).await?;
+        let state = self.giving(bases).0.inspect(key).await?;
+        self.with_tokens(state, bases).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let base = self.base(&request.namespace).await?;
-        let Page { states, next } = self.giving(base).0.list(request).await?;
+        let bases = self.bases(&request.namespace).await?;
+        let Page { states, next } = self.giving(bases).0.list(request).await?;
         let mut with_tokens = Vec::with_capacity(states.len());
         for state in states {
-            with_tokens.push(self.with_tokens(state, base).await?);
+            with_tokens.push(self.with_tokens(state, bases).await?);
         }
         Ok(Page { states: with_tokens, next })
     }

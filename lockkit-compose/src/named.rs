@@ -6,11 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Gate, Grant, LockDriver, Registers,
-    Renewal, SetLimit,
+    Batch, BatchError, BatchOutcome, BreakMode, Gate, Grant, LockDriver, Renewal,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Finding, Health, ListPage, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 /// What an error says, without the kind of backend, which the name has.
@@ -21,7 +20,8 @@ pub(crate) fn why(error: &Error) -> String {
     }
 }
 
-/// A driver, and what its backend is called in errors.
+/// A driver, and what its backend is called in errors. Only what a mirror asks of it: the rest is the
+/// trait's default.
 #[derive(Debug)]
 pub(crate) struct Named {
     driver: Arc<dyn LockDriver>,
@@ -52,10 +52,6 @@ impl LockDriver for Named {
         self.driver.clock()
     }
 
-    fn registers(&self) -> Option<&dyn Registers> {
-        self.driver.registers()
-    }
-
     fn gate(&self) -> Option<&dyn Gate> {
         self.driver.gate()
     }
@@ -74,10 +70,6 @@ impl LockDriver for Named {
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         self.of(self.driver.granted(claim).await)
-    }
-
-    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
-        self.of(self.driver.notified(claim).await)
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
@@ -118,28 +110,8 @@ impl LockDriver for Named {
         self.of(self.driver.namespaces(after, limit).await)
     }
 
-    async fn changed(&self, key: &Key, before: &LockState) -> Result<LockState, Error> {
-        self.of(self.driver.changed(key, before).await)
-    }
-
-    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.of(self.driver.raise(claim, token).await)
-    }
-
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        self.of(self.driver.anchor(claim).await)
-    }
-
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.of(self.driver.resize(key, limit).await)
-    }
-
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         self.of(self.driver.namespace_counter(namespace).await)
-    }
-
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.of(self.driver.raise_namespace_counter(namespace, base).await)
     }
 
     async fn promises(&self) -> Result<Promises, Error> {
@@ -148,10 +120,6 @@ impl LockDriver for Named {
 
     async fn health(&self) -> Result<Health, Error> {
         self.of(self.driver.health().await)
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.of(self.driver.examine().await)
     }
 
     async fn close(&self) {

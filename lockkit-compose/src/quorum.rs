@@ -15,8 +15,8 @@ use tokio::sync::OnceCell;
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{
-    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimId, Gate,
-    Grant, LockDriver, Patience, Recent, Renewal, Renewed, locked, no_answer, submit_each,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, ClaimId,
+    Gate, Grant, LockDriver, Patience, Recent, Renewal, Renewed, locked, no_answer, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListPage, ListRequest, LockState, Page};
@@ -260,12 +260,17 @@ impl QuorumInner {
             QuorumPhase::Over => Ok(None),
             QuorumPhase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
                 Some(Ok(Renewal::Holds(grant))) => Ok(Some(Acquisition::Granted(grant))),
+                Some(Ok(Renewal::Ended(ended))) => Err(Error::lost(ended.into())),
                 Some(Err(error)) => Err(error),
                 _ => Err(Error::lost(LossReason::Expired)),
             },
             _ if patience == Patience::Wait => {
-                self.renew(std::slice::from_ref(claim)).await;
-                Ok(Some(Acquisition::Queued { ahead: 1 }))
+                match self.renew(std::slice::from_ref(claim)).await.pop() {
+                    Some(Ok(Renewal::Ended(broken @ ClaimEnd::Broken(_)))) => {
+                        Err(Error::lost(broken.into()))
+                    }
+                    _ => Ok(Some(Acquisition::Queued { ahead: 1 })),
+                }
             }
             _ => {
                 self.release(claim).await?;

@@ -287,3 +287,44 @@ async fn a_try_that_the_new_backend_refuses_leaves_nothing_at_the_old_one() {
     held.release().await.unwrap();
     nothing_is_left(&new).await;
 }
+
+/// Each move but the first begins with tokens that were taken over before; the last one goes back to where
+/// an earlier one ended.
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_when_a_fleet_moves_on_to_a_third_backend_and_back() {
+    let backends = [MemoryDriver::new(), MemoryDriver::new(), MemoryDriver::new()];
+    let mut highest = 0;
+    for (from, to) in [(0, 1), (1, 2), (2, 1), (1, 0)] {
+        let (old, new) = (&backends[from], &backends[to]);
+        let (locks, how) = (mirror(old, new), BreakMode::Forced);
+        let kept = locks.mutex("kept").lock().await.unwrap();
+        for side in [old, new] {
+            let side = over(side.clone());
+            for user in [&side, &locks, &side, &mirror(old, new)] {
+                let guard = user.mutex("a").lock().await.unwrap();
+                let token = guard.token().unwrap();
+                assert!(token.get() > highest, "{from} to {to}: {token} after {highest}");
+                highest = token.get();
+                for one in [&side, &locks] {
+                    let queue = one.inspect(Space::Lock, "a").await.unwrap().queue;
+                    assert_eq!(queue.iter().map(|s| s.token).collect::<Vec<_>>(), [token]);
+                }
+                guard.release().await.unwrap();
+                let guard = user.mutex("a").lock().await.unwrap();
+                let token = guard.token().unwrap();
+                assert!(
+                    locks.admin().break_lock(Space::Lock, "a", token, how, None).await.unwrap()
+                );
+                assert!(matches!(guard.lost().await, LossReason::Broken(_)));
+            }
+            over(new.clone()).admin().take_over_tokens(&over(old.clone()).admin()).await.unwrap();
+        }
+        let queue = locks.inspect(Space::Lock, "kept").await.unwrap().queue;
+        assert_eq!(
+            queue[0].token,
+            kept.token().unwrap(),
+            "it began before the tokens were taken over"
+        );
+        kept.release().await.unwrap();
+    }
+}

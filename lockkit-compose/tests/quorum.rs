@@ -66,7 +66,10 @@ async fn an_empty_member_votes_again_after_its_quarantine_and_the_lock_goes_on()
     let guard = after.mutex("a").lock().await.unwrap();
     assert!(guard.token().unwrap() > first);
     let found = after.health().await.unwrap().findings;
-    assert!(found.iter().any(|f| f.what.contains("Member 0 may have lost data")), "{found:?}");
+    assert!(
+        found.iter().any(|f| f.what.contains("member 1 (memory) may have lost data")),
+        "{found:?}"
+    );
     tokio::time::sleep(Duration::from_secs(70)).await;
     let found = after.health().await.unwrap().findings;
     assert!(!found.iter().any(|f| f.what.contains("may have lost data")), "{found:?}");
@@ -292,7 +295,7 @@ async fn short_programs_alone_let_an_empty_member_vote_again() {
     all[0] = Arc::new(MemoryDriver::new());
     let rests = async || {
         let found = manager(&all).health().await.unwrap().findings;
-        found.iter().any(|f| f.what.contains("Member 0 may have lost data"))
+        found.iter().any(|f| f.what.contains("member 1 (memory) may have lost data"))
     };
     let mut token = 0;
     let mut program = async || {

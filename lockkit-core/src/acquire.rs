@@ -8,6 +8,7 @@ use tracing::Instrument;
 
 use crate::background::PendingGuard;
 use crate::batcher::{NotSubmitted, Submission, Submitted};
+use crate::capabilities::LeaseScope;
 use crate::clock::Moment;
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Attempted, BatchError, Grant, Patience};
@@ -188,7 +189,8 @@ struct Attempt<'a> {
     ambiguous: u32,
     /// The acquire that has no outcome yet.
     acquiring: Option<Submission<Acquisition>>,
-    /// A shutdown waits for it, from the first request to the claim's being in the registry.
+    /// A shutdown waits for it: from the first request to the claim's being in the registry, and while it is
+    /// given back.
     pending: Option<PendingGuard>,
     /// Whether nothing can be in the queue that would have to be removed.
     is_settled: bool,
@@ -199,13 +201,14 @@ struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     fn new(core: &'a Arc<Core>, request: &Request<'_>, base: u64) -> Self {
         let Request { options, labels, .. } = *request;
-        let claim = Claim::new(
-            request.key.clone(),
-            request.mode,
-            options.hold_ttl(),
-            options.wait_ttl,
-            core.identity.clone(),
-        );
+        let hold_ttl = options.hold_ttl();
+        let wait_ttl = match core.driver().capabilities().lease_scope {
+            // A session has the ttl for holding, also for a claim that only waits in it.
+            LeaseScope::Session => options.wait_ttl.min(hold_ttl),
+            _ => options.wait_ttl,
+        };
+        let (key, identity) = (request.key.clone(), core.identity.clone());
+        let claim = Claim::new(key, request.mode, hold_ttl, wait_ttl, identity);
         let claim = claim
             .with_lifetime(options.lifetime(core.driver().capabilities()))
             .with_note(with_lock_delay(options.note.clone(), options.lock_delay))
@@ -232,8 +235,9 @@ impl<'a> Attempt<'a> {
         let first = core.clock().now();
         let mut failures = 0;
         loop {
-            // Later it may have been in the queue, and ended there.
-            let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
+            // Later it may have been in the queue, and ended there: while it waited, or as a holder.
+            let shorter = self.claim.wait_ttl.min(self.claim.hold_ttl);
+            let latest = (failures > 0).then(|| first.after(shorter));
             self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
             core.check_running()?; // counted before it checks, so that a shutdown waits, or is seen here
             let acquire = core.registry.batcher.submission(self.claim.clone(), patience, latest);
@@ -472,10 +476,14 @@ impl Drop for Attempt<'_> {
         }
         let registry = &self.core.registry;
         if let Some(record) = &self.record {
+            self.pending.get_or_insert_with(|| registry.releasing());
             registry.remove(self.claim.id, record);
             record.give_back();
         }
-        let (ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        let (mut ambiguous, is_gate_ambiguous) = (self.ambiguous, self.is_gate_ambiguous);
+        if self.record.is_some() && ambiguous > 0 {
+            ambiguous += 1; // the claim that is in its queue is found before
+        }
         let release = Release::of(self.claim.clone(), registry.clock.now());
         registry.release(Release { ambiguous, is_gate_ambiguous, ..release });
     }

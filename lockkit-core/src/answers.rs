@@ -41,6 +41,16 @@ impl<T> Attempted<T> {
     }
 }
 
+impl Attempted<Released> {
+    /// "Not found" after an attempt that got no answer is taken for the end of that attempt.
+    pub(crate) fn released(self) -> Released {
+        match self.ambiguous {
+            0 => self.result,
+            _ => Released::Removed,
+        }
+    }
+}
+
 /// The answer to a request that was sent once.
 impl<T> From<T> for Attempted<T> {
     fn from(result: T) -> Self {

@@ -70,10 +70,7 @@ impl Batch<'_> {
 
     /// The same result for every operation.
     pub fn all_failed(&self, error: &BatchError) -> BatchOutcome {
-        BatchOutcome {
-            released: vec![Err(error.clone()); self.releases.len()],
-            acquired: vec![Err(error.clone()); self.acquires.len()],
-        }
+        BatchOutcome::all_failed(self.releases.len(), self.acquires.len(), error)
     }
 }
 
@@ -87,12 +84,21 @@ pub struct BatchOutcome {
     pub acquired: Vec<Result<Attempted<Acquisition>, BatchError>>,
 }
 
+impl BatchOutcome {
+    /// The same result for so many operations.
+    pub(crate) fn all_failed(releases: usize, acquires: usize, error: &BatchError) -> Self {
+        Self {
+            released: vec![Err(error.clone()); releases],
+            acquired: vec![Err(error.clone()); acquires],
+        }
+    }
+}
+
 /// Why an operation, or a whole batch, has no result; and how many of its requests may have been
 /// carried out nevertheless.
 ///
 /// There is no conversion from [`Error`]: a driver says for each failure whether a request was left
-/// without an answer. And none into it, which would lose that: a caller for whom it does not matter takes
-/// the field [`error`](Self::error).
+/// without an answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]

@@ -223,14 +223,10 @@ impl Batcher {
         }
     }
 
-    /// Removes a claim from its queue. "Not found" after an attempt that got no answer is taken for
-    /// the end of that attempt.
-    pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    /// Removes a claim from its queue.
+    pub(crate) async fn release(&self, claim: &Arc<Claim>) -> Result<Attempted<Released>, Error> {
         let mut release = self.submission::<Released>(claim.clone(), Patience::Try, None);
-        match release.result().await.map_err(|failed| failed.error)? {
-            Attempted { ambiguous: 1.., .. } => Ok(Released::Removed),
-            Attempted { result, .. } => Ok(result),
-        }
+        release.result().await.map_err(|failed| failed.error)
     }
 
     /// Many operations are about to be asked for: the first waits for the others.

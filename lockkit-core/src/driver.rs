@@ -232,8 +232,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         let batch = Batch { releases: std::slice::from_ref(claim), acquires: &[] };
         let outcome = self.submit(batch).await.map_err(|failed| failed.error)?;
         match outcome.released.into_iter().next() {
-            Some(Ok(Attempted { ambiguous: 1.., .. })) => Ok(Released::Removed),
-            Some(Ok(Attempted { result, .. })) => Ok(result),
+            Some(Ok(released)) => Ok(released.released()),
             Some(Err(error)) => Err(error.error),
             None => Err(self.no_reply()),
         }

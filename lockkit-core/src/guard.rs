@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
+use crate::background::PendingGuard;
 use crate::clock::sleep_until;
-use crate::driver::{Released, Renewal};
+use crate::driver::{Attempted, Released, Renewal};
 use crate::error::no_answer;
 use crate::gate::not_with_neighbours;
 use crate::held_lock::HeldLock;
-use crate::record::ClaimRecord;
+use crate::record::{ClaimRecord, GivenBack};
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
@@ -51,12 +53,21 @@ pub struct Guard {
 
 /// What the guards of one claim share; there are several only where an owner re-entered.
 pub(crate) struct HeldClaim {
+    /// Once it is given back: a shutdown waits until this is dropped, which is before the manager's end is seen.
+    releasing: OnceLock<PendingGuard>,
     core: Arc<Core>,
     lease: HeldLock,
     /// Whether dropping this gives the lock back.
     releases_on_drop: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
-    reentry: OnceLock<Box<dyn Any + Send + Sync>>,
+    reentry: OnceLock<Box<dyn Reentry>>,
+}
+
+/// The entry of an owner for a claim that it holds.
+pub(crate) trait Reentry: Send + Sync {
+    /// Waits for the task of the owner that enters just now, if one does; none enters until what this gives is
+    /// dropped.
+    fn block(&self) -> BoxFuture<'static, Box<dyn Any + Send>>;
 }
 
 impl Guard {
@@ -65,6 +76,7 @@ impl Guard {
         let releases_on_drop = AtomicBool::new(true);
         Self {
             holding: Arc::new(HeldClaim {
+                releasing: Default::default(),
                 core,
                 lease,
                 releases_on_drop,
@@ -212,8 +224,14 @@ impl HeldClaim {
         &self.lease
     }
 
-    pub(crate) fn keep(&self, reentry: impl Any + Send + Sync) {
+    pub(crate) fn keep(&self, reentry: impl Reentry + 'static) {
         let _ = self.reentry.set(Box::new(reentry));
+    }
+
+    /// Marks the claim as given back. A shutdown, which does not find it from here on, waits for its release.
+    fn give_back(&self) -> GivenBack {
+        self.releasing.get_or_init(|| self.core.registry.releasing());
+        self.lease.record.give_back()
     }
 
     async fn release(self) -> Result<(), Error> {
@@ -238,7 +256,7 @@ impl HeldClaim {
                 }
             }
         }
-        let mut given = record.give_back();
+        let mut given = self.give_back();
         if let Some(reason) = given.lost.clone().filter(|_| record.has_lock_delay()) {
             // Whatever is left of the lease keeps the name closed.
             self.releases_on_drop.store(false, Ordering::Relaxed);
@@ -251,11 +269,12 @@ impl HeldClaim {
         registry.remove(claim.id, record);
         // From here to the answer, dropping this future drops `self`, which is still armed.
         let answer = registry.give_back(claim).await;
-        let (ambiguous, until) = record.ambiguous();
-        let ghost_possible =
-            (ambiguous > 0 && registry.clock.now() < until) || record.is_gate_ambiguous();
+        if let Ok(Attempted { result: Released::Removed, .. }) = answer {
+            record.removed();
+        }
+        let ghost_possible = record.ambiguous() > 0 || record.is_gate_ambiguous();
         self.releases_on_drop.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
-        match (answer, given.lost.take()) {
+        match (answer.map(Attempted::released), given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
             (Ok(_), None) => Err(Error::Lost { reason: self.missing(given).await }),
@@ -266,13 +285,17 @@ impl HeldClaim {
 
 impl Drop for HeldClaim {
     fn drop(&mut self) {
-        // What is dropped in a fork is the parent's, and stays taken.
-        if !self.releases_on_drop.load(Ordering::Relaxed) || self.core.registry.is_forked() {
+        if self.core.registry.is_forked() {
+            // The parent's, which stays taken.
+            std::mem::forget(self.releasing.take());
+            return;
+        }
+        if !self.releases_on_drop.load(Ordering::Relaxed) {
             return;
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let given = record.give_back();
+        let given = self.give_back();
         registry.remove(given.claim.id, record);
         match given.lost.is_some() && record.has_lock_delay() {
             true => registry.release_after_loss(record, &given),
@@ -335,12 +358,19 @@ impl WriteGuard {
     /// not slip in between, and the token stays. There is no upgrade.
     ///
     /// One round trip, repeated while the backend does not answer and the lease lasts. After an
-    /// error the lock is given back.
+    /// error the lock is given back. Of an owner that can enter again, other tasks wait meanwhile.
     ///
     /// # Cancel safety
     /// Dropping it gives the lock back in the background.
     pub async fn downgrade(self) -> Result<Guard, Error> {
-        let holding = &self.guard.holding;
+        // Its owner would enter as a writer what the backend has for a reader already. Dropped after the
+        // guard, also with this future: the owner finds the claim shared, or given back.
+        let _blocked = match self.guard.holding.reentry.get().map(|reentry| reentry.block()) {
+            Some(blocked) => Some(blocked.await),
+            None => None,
+        };
+        let Self { guard } = self;
+        let holding = &guard.holding;
         if Arc::strong_count(holding) > 1 {
             let message = "a lock that its owner has entered more than once cannot be downgraded";
             return Err(Error::config(message));
@@ -359,14 +389,15 @@ impl WriteGuard {
             reason = lease.lost() => return Err(Error::Lost { reason }),
             answer = holding.core.repeat("downgrade", None, ask) => answer?,
         };
-        if let Renewal::Holds(_) = renewal {
+        let holds = matches!(renewal, Renewal::Holds(_));
+        if holds {
             lease.record.set_claim(Arc::new((*claim).clone().with_mode(Mode::Shared)));
-            lease.record.renewed(&renewal, sent);
-            return Ok(self.guard);
         }
-        lease.record.renewed(&renewal, sent);
-        self.guard.token()?;
-        Err(Error::Lost { reason: LossReason::Vanished })
+        lease.answered(&renewal, sent)?;
+        match holds {
+            true => Ok(guard),
+            false => Err(Error::Lost { reason: LossReason::Vanished }),
+        }
     }
 }
 

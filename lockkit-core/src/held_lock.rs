@@ -201,7 +201,8 @@ impl HeldLock {
     }
 
     /// Makes the lease end `ttl` from now, and stops its renewal in the background: when the work
-    /// is nearly done, and others should not wait long if this process dies now.
+    /// is nearly done, and others should not wait long if this process dies now. A
+    /// [lock delay](crate::sync::Mutex::lock_delay) follows after it.
     ///
     /// The own deadline is lowered before the backend is asked. Where the backend cannot end a
     /// lease early (see [`Capabilities::shorten`](crate::Capabilities::shorten)), the lock is
@@ -212,12 +213,14 @@ impl HeldLock {
     pub async fn shorten(&self, ttl: Duration) -> Result<(), Error> {
         self.token()?;
         let capabilities = self.registry.driver.capabilities();
+        let leased = self.record.with_lock_delay(ttl);
         check_ttl("ttl", ttl, self.record.margin(), capabilities)?;
+        check_ttl("ttl with its lock delay", leased, self.record.margin(), capabilities)?;
         let sent = self.record.now();
         self.record.lower(sent, ttl);
         self.registry.sooner(self.record.next_event());
         let claim = self.record.claim();
-        match self.within(self.registry.driver.shorten(&claim, ttl)).await {
+        match self.within(self.registry.driver.shorten(&claim, leased)).await {
             Ok(Renewal::Holds(_)) | Err(Error::Unsupported { .. }) => self.token().map(drop),
             Ok(ended) => self.answered(&ended, sent),
             Err(error) => Err(error),
@@ -241,7 +244,12 @@ impl HeldLock {
         self.answered(&Renewal::Ended(ended), self.record.now())
     }
 
-    fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
+    /// Takes the answer to a request about this lock that was sent at `sent`; an error when it is lost by now.
+    pub(crate) fn answered(
+        &self,
+        answer: &Renewal,
+        sent: crate::clock::Moment,
+    ) -> Result<(), Error> {
         self.registry.renewed(&self.record, answer, sent);
         self.registry.sooner(self.record.next_event());
         self.token().map(drop)

@@ -61,7 +61,8 @@ struct RecordState {
     /// How long it holds at least, from the grant on, and when that is over.
     at_least: Option<Duration>,
     least_end: Option<Moment>,
-    /// Requests that may put the claim into the queue again after its release, and until when.
+    /// Where requests without an answer may put the claim into its queue again: how many times it may yet be
+    /// removed (once as it is there, and once for each of them), and until when they may arrive.
     ambiguous: (u32, Moment),
     /// The run of a server that gave the last answer, where that is known; how many times faster than
     /// ours its clock runs; and what puts that answer in doubt.
@@ -169,14 +170,21 @@ impl ClaimRecord {
         Token::new(token.get().checked_sub(self.base)?)
     }
 
-    /// Remembers that the claim may be put into the queue again after its release.
+    /// Remembers that so many requests may put the claim, which is in its queue, into it again until then.
     pub(crate) fn set_ambiguous(&self, requests: u32, until: Moment) {
-        self.state().ambiguous = (requests, until);
+        self.state().ambiguous = (requests + 1, until);
     }
 
-    /// How many requests may still put the claim into the queue, and until when.
-    pub(crate) fn ambiguous(&self) -> (u32, Moment) {
-        self.state().ambiguous
+    /// It was removed from its queue.
+    pub(crate) fn removed(&self) {
+        let ambiguous = &mut self.state().ambiguous.0;
+        *ambiguous = ambiguous.saturating_sub(1);
+    }
+
+    /// How many times it may yet be removed where requests may put it into its queue again; 0 otherwise.
+    pub(crate) fn ambiguous(&self) -> u32 {
+        let (removals, until) = self.state().ambiguous;
+        if removals > 0 && self.clock.now() < until { removals } else { 0 }
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -301,9 +309,15 @@ impl ClaimRecord {
         let now = self.clock.now();
         let mut state = self.state();
         state.round_trip = now.since(sent);
-        state.asked = state.asked.max(sent);
-        (state.failures, state.failing, state.doubt) = (0, None, None);
-        state.due = deadline::renewal_due(sent, state.claim.wait_ttl);
+        if matches!(state.phase, ClaimPhase::Waiting) {
+            state.asked = state.asked.max(sent);
+            (state.failures, state.failing, state.doubt) = (0, None, None);
+            state.due = deadline::renewal_due(sent, state.claim.wait_ttl);
+        } else if state.due != NEVER {
+            // A grant was faster than this answer, or the backend has older data: it is asked again.
+            state.failures = state.failures.saturating_add(1);
+            state.due = state.due.max(now.after(deadline::backoff(state.failures)));
+        }
     }
 
     /// Lowers the deadline to that of a lease of `ttl` from `now`; never raises it.

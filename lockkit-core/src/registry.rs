@@ -15,7 +15,7 @@ use crate::batcher::Batcher;
 use crate::clock::{Clock, Moment};
 use crate::concurrency::locked;
 use crate::driver::{
-    ClaimId, LockDriver, Released, Renewal, Renewed, ServerChanges, ServerHistory,
+    Attempted, ClaimId, LockDriver, Released, Renewal, Renewed, ServerChanges, ServerHistory,
 };
 use crate::error::in_time;
 use crate::outage::{NOTABLE, Outages};
@@ -75,7 +75,8 @@ pub(crate) struct Release {
     /// No longer than until this moment: then its lease is over anyway.
     pub(crate) give_up: Moment,
     /// How many requests that got no answer may still reach the backend after the release, and put the
-    /// claim in again. Then it is released again and again.
+    /// claim in again; and one more where it is in its queue already. So many times it may be removed: until
+    /// then it is released again and again.
     pub(crate) ambiguous: u32,
     /// Whether an attempt that got no answer may still take the gate: then it is given back again and again.
     pub(crate) is_gate_ambiguous: bool,
@@ -255,7 +256,7 @@ impl Registry {
     }
 
     /// Takes a claim out of its list, in bounded time, and gives its gate back before, where it may have one.
-    pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+    pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Attempted<Released>, Error> {
         self.give_gate(claim).await?;
         let answer = in_time(self.backend(), RELEASE, self.batcher.release(claim)).await;
         if answer.is_ok() {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::background::PendingGuard;
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
-use crate::driver::{Released, Renewal};
+use crate::driver::{Attempted, Released, Renewal};
 use crate::error::no_answer;
 use crate::observe;
 use crate::outage::NOTABLE;
@@ -141,11 +141,13 @@ async fn run(registry: Arc<Registry>, running: Running) {
             let soonest = if renewing { now.after(Duration::from_millis(20)) } else { now };
             next = registry.plan_sleep(soonest);
         }
+        // Read before the list: what its last handle wants released is in the list by then.
+        let is_orphaned = registry.is_orphaned();
         for (order, pending) in registry.take_releases() {
             let job = release(registry.clone(), order, pending);
             jobs.push(job.map(|()| Job::Release).boxed());
         }
-        if registry.is_orphaned() && jobs.is_empty() {
+        if is_orphaned && jobs.is_empty() {
             return;
         }
         watch.check(&registry, now);
@@ -315,8 +317,11 @@ async fn release(registry: Arc<Registry>, order: Release, pending: PendingGuard)
         let sent = registry.clock.now();
         let answer = registry.watched(registry.give_back(&claim)).await;
         match &answer {
-            // A claim that was found uses up one of the requests that may put it in.
-            Ok(Released::Removed) => ambiguous = ambiguous.saturating_sub(1),
+            // A claim that was found uses up one of the requests that may put it in. Not where the release
+            // was sent twice and found nothing: it may have come before all of them.
+            Ok(Attempted { result: Released::Removed, .. }) => {
+                ambiguous = ambiguous.saturating_sub(1);
+            }
             Ok(_) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {

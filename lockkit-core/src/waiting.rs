@@ -49,6 +49,30 @@ pub struct Waiters<K> {
     clock: Arc<dyn Clock>,
 }
 
+/// A batch that is under way. Dropping it forgets the claims of which nothing says that they wait.
+#[derive(Debug)]
+#[must_use = "its claims are known for as long as this lives"]
+pub struct SubmittedBatch<'a, K: Eq + Hash> {
+    waiters: &'a Waiters<K>,
+    batch: Batch<'a>,
+}
+
+impl<K: Eq + Hash> Drop for SubmittedBatch<'_, K> {
+    fn drop(&mut self) {
+        let mut waiters = locked(&self.waiters.waiters);
+        for Acquire { claim, .. } in self.batch.acquires {
+            let name = (self.waiters.name)(&claim.id);
+            let waits = |waiter: &Arc<Waiter>| {
+                let note = locked(&waiter.note);
+                note.is_queued || note.outcome.is_some()
+            };
+            if waiters.get(&name).is_some_and(|waiter| !waits(waiter)) {
+                waiters.remove(&name);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Waiter {
     claim: Arc<Claim>,
@@ -87,34 +111,42 @@ impl<K: Eq + Hash> Waiters<K> {
         }
     }
 
-    /// This batch is about to be submitted. Its claims are known from before they are in a queue: a
-    /// notification may be faster than the answer.
-    pub fn submitting(&self, batch: Batch<'_>) {
+    /// This batch is about to be submitted. Its claims are known from before they are in a queue, as a
+    /// notification may be faster than the answer, until what this returns is dropped, when the outcomes are
+    /// [noted](Self::acquired) or there are none: from then on only those that wait are.
+    pub fn submitting<'a>(&'a self, batch: Batch<'a>) -> SubmittedBatch<'a, K> {
         let mut waiters = locked(&self.waiters);
         for claim in batch.releases {
             waiters.remove(&(self.name)(&claim.id));
         }
         for Acquire { claim, patience } in batch.acquires {
             if *patience == Patience::Wait {
-                let name = (self.name)(&claim.id);
-                waiters.entry(name).or_insert_with(|| Waiter::new(claim));
+                // What was said after an attempt without an answer may be over when this one is carried out.
+                waiters.insert((self.name)(&claim.id), Waiter::new(claim));
             }
         }
         drop(waiters);
         self.queued_one.notify_waiters();
+        SubmittedBatch { waiters: self, batch }
     }
 
-    /// What became of the acquire of this claim; `lease` as in [`queued`](Self::queued).
+    /// What became of the acquire of this claim, of which so many attempts before got no answer; `lease` as in
+    /// [`queued`](Self::queued).
     pub fn acquired(
         &self,
         id: &ClaimId,
         result: Result<&Acquisition, &Error>,
+        ambiguous: u32,
         lease: Option<Duration>,
     ) {
         match result {
-            Ok(Acquisition::Queued { ahead }) => self.queued(id, *ahead, lease),
-            // It may be in the queue: it is known here until it is released.
-            Err(Error::Backend { .. }) => {}
+            Ok(Acquisition::Queued { ahead }) => {
+                if ambiguous > 0 {
+                    self.doubt(id);
+                }
+                self.queued(id, *ahead, lease);
+            }
+            // After an error it may be in the queue. Core acquires it again, or releases it.
             _ => self.remove(id),
         }
     }
@@ -125,6 +157,17 @@ impl<K: Eq + Hash> Waiters<K> {
         if let Renewal::Waits { ahead } = renewal {
             self.queued(id, *ahead, lease);
         }
+    }
+
+    /// A message may have been about an attempt that got no answer, whose claim has ended since: what is true is
+    /// asked for.
+    fn doubt(&self, id: &ClaimId) {
+        let Some(waiter) = self.find(&(self.name)(id)) else { return };
+        {
+            let mut note = locked(&waiter.note);
+            (note.outcome, note.notified) = (None, false);
+        }
+        self.ask_at_once(&waiter);
     }
 
     /// The claim does not wait any more, or never did.

@@ -2,7 +2,8 @@
 
 mod log;
 
-use lockkit_core::{LockManager, MemoryDriver};
+use lockkit_core::driver::BreakMode;
+use lockkit_core::{LockManager, MemoryDriver, Space};
 use log::Log;
 
 /// The warnings of this work.
@@ -84,4 +85,20 @@ fn a_main_that_shuts_down_or_releases_is_not_warned() {
         });
     });
     assert_eq!(log, "");
+}
+
+#[test]
+fn a_loss_that_a_downgrade_finds_is_logged_as_any_other() {
+    let log = warnings_of(|| {
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            let writer = locks.rwlock("prices").write().await.unwrap();
+            let (admin, token) = (locks.admin(), writer.token().unwrap());
+            admin.break_lock(Space::Lock, "prices", token, BreakMode::Forced, None).await.unwrap();
+            let error = writer.downgrade().await.unwrap_err();
+            assert!(error.loss().is_some(), "{error}");
+            locks.shutdown().await;
+        });
+    });
+    assert_eq!(log.matches("lock lost: ").count(), 1, "{log}");
 }

@@ -18,7 +18,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::BreakMode;
 use lockkit_core::{BreakRecord, Error, Key, Result, Token};
 
-use crate::client::{BACKEND, EtcdError, EtcdResult};
+use crate::client::{ATTEMPT, BACKEND, EtcdError, EtcdResult};
 use crate::leases::seconds;
 use crate::locks::EtcdLocks;
 use crate::queue_snapshot::StoredClaim;
@@ -41,7 +41,7 @@ impl EtcdLocks {
         record: &BreakRecord,
     ) -> Result<bool> {
         for _ in 0..ATTEMPTS {
-            let snapshot = self.snapshot(key).await?;
+            let snapshot = self.snapshot(key, ATTEMPT).await?;
             let with_token =
                 |stored: &&StoredClaim| u64::try_from(stored.created) == Ok(token.get());
             let Some(stored) = snapshot.entries().iter().find(with_token) else {
@@ -53,7 +53,9 @@ impl EtcdLocks {
             };
             match done {
                 Ok(true) => return Ok(true),
-                Ok(false) | Err(EtcdError::LeaseGone) => {}
+                Ok(false) => {}
+                // That of the record, usually.
+                Err(EtcdError::LeaseGone) => self.leases.forget_lasting().await,
                 Err(failure) => return Err(failure.into()),
             }
         }

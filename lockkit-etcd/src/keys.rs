@@ -15,7 +15,7 @@
 //! The encoding goes byte by byte, so a prefix of a name becomes a prefix of its encoding.
 //!
 //! `SUFFIX` is 32 hexadecimal digits, usually random ones that a driver uses for one claim after
-//! the other: see `suffixes.rs`. For a claim that is not renewed by one process alone it is a
+//! the other: see `key_suffixes.rs`. For a claim that is not renewed by one process alone it is a
 //! digest of the claim's id. A client that may read the keys learns from neither anything that
 //! renews or releases a claim: the id is 128 random bits, so the digest cannot be undone by
 //! guessing. (A client that may *write* the keys needs no id; that is for etcd's own access

@@ -4,7 +4,7 @@
 //! renewed by one message. Two dangers come with that, and both are dealt with here:
 //!
 //! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that no client
-//!   knows. On a lease that is kept alive for others it would is stored there for ever. So a lease that
+//!   knows. On a lease that is kept alive for others it would stay for ever. So a lease that
 //!   such a request named is *retired*: new claims get another, those who live on it are moved away
 //!   at their next renewal, and when the last has gone it is revoked. That takes the ghost along,
 //!   and what arrives later still is refused, as it names a lease that is no more.
@@ -36,7 +36,7 @@ use crate::keepalive::KeepAlive;
 const LONGEST: u64 = 9_000_000_000;
 
 /// Claims that live on a shared lease at once: as many of the longest keys, of 2 kB, fit in an answer.
-const FULL: usize = 2_000;
+pub(crate) const FULL: usize = 2_000;
 
 /// The part of a lease that may pass before it is kept alive along with what is put on it.
 pub(crate) const YOUNG: u32 = 10;
@@ -207,6 +207,12 @@ impl Leases {
         Ok(lease)
     }
 
+    /// New claims of its ttl get this lease.
+    #[cfg(test)]
+    pub(crate) fn share(&self, lease: EtcdLease) {
+        locked(&self.current).insert(seconds(lease.ttl), self.note(lease));
+    }
+
     /// The present lease, if it is not over and has room.
     fn usable(&self, seconds: u64) -> Option<Arc<EtcdLease>> {
         let current = locked(&self.current);
@@ -229,7 +235,7 @@ impl Leases {
     }
 
     /// A lease that is never renewed, for keys that are to stay for so long at least: those that come
-    /// one after the other share it.
+    /// one after the other share it. Where etcd says that it is gone, [`forget_lasting`](Self::forget_lasting).
     pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<EtcdLease>> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
@@ -239,6 +245,12 @@ impl Leases {
         let lease = self.grant(seconds(at_least.saturating_mul(2))).await?;
         *lasting = Some(lease.clone());
         Ok(lease)
+    }
+
+    /// The lasting lease has ended before its time: after a restore of older data, or revoked by hand. The next
+    /// keys get another.
+    pub(crate) async fn forget_lasting(&self) {
+        *self.lasting.lock().await = None;
     }
 
     /// The lease with this id: known here, or another client's. `None` if it is gone.
@@ -411,9 +423,7 @@ mod tests {
         let client = Arc::new(EtcdClient::to(Vec::new(), &etcd_client::ConnectOptions::new()));
         let leases = Leases::new(client.clone(), Vec::new());
         let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
-        let lease = leases.note(EtcdLease::new(1, ttl, now, &client));
-        locked(&leases.current).insert(30, lease.clone());
-        drop(lease);
+        leases.share(EtcdLease::new(1, ttl, now, &client));
         for _ in 0..2 * FULL {
             assert!(leases.usable(30).is_some(), "the claim is gone again");
         }

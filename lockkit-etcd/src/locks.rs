@@ -180,8 +180,10 @@ pub(crate) mod tests {
         Moment::from_nanos(seconds * 1_000_000_000)
     }
 
+    /// No server is there.
     pub(crate) fn no_locks() -> EtcdLocks {
-        EtcdLocks::new(EtcdClient::to(Vec::new(), &ConnectOptions::new()), Root::new(""))
+        let nowhere = vec!["http://127.0.0.1:1".to_owned()];
+        EtcdLocks::new(EtcdClient::to(nowhere, &ConnectOptions::new()), Root::new(""))
     }
 
     #[tokio::test]

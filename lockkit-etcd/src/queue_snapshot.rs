@@ -91,6 +91,12 @@ impl QueueSnapshot {
         Self { queue, limit_modified: given.map_or(0, |(_, modified)| modified), revision }
     }
 
+    /// The same of these claims, in order.
+    #[cfg(test)]
+    pub(crate) fn shown(entries: Vec<StoredClaim>) -> Self {
+        Self { queue: Queue::new(entries, None, 0), ..Self::default() }
+    }
+
     pub(crate) fn queue(&self) -> &Queue<StoredClaim> {
         &self.queue
     }
@@ -167,8 +173,7 @@ mod tests {
             let (key, mode) = (created.to_string().into_bytes(), Mode::Exclusive);
             StoredClaim { key, created, modified: created, lease: 1, mode, value: None }
         };
-        let queue = Queue::new(vec![stored(11), stored(12)], None, 0);
-        let snapshot = QueueSnapshot { queue, ..QueueSnapshot::default() };
+        let snapshot = QueueSnapshot::shown(vec![stored(11), stored(12)]);
         let created = |key: &[u8], then| snapshot.own(key, then).map(|own| own.created);
         assert_eq!(created(b"12", Some(12)), Some(12));
         assert_eq!(created(b"12", None), Some(12));

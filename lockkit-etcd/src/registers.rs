@@ -18,7 +18,7 @@ use lockkit_core::driver::{Attempted, RegisterEntry, RegisterKey, Version, Write
 use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
-use crate::client::{BACKEND, EtcdResult, Response, ranges, revision};
+use crate::client::{BACKEND, EtcdError, EtcdResult, Response, ranges, revision};
 use crate::leases::{EtcdLease, seconds};
 use crate::locks::EtcdLocks;
 use crate::requests::{delete, pair, written};
@@ -81,7 +81,7 @@ impl EtcdLocks {
     ) -> Result<Attempted<WriteResult>> {
         let mut state = self.registers.last(&self.root.register(at).0).unwrap_or_default();
         let mut is_told = false; // by etcd, to this write
-        let (mut lease, mut ambiguous) = (None, 0);
+        let (mut lease, mut ambiguous, mut is_lease_gone) = (None, 0, false);
         for _ in 0..ATTEMPTS {
             match WriteResult::decide(&state.found(), &write) {
                 Some(outcome) if is_told => {
@@ -93,7 +93,15 @@ impl EtcdLocks {
                     if let (Some(ttl), None) = (write.ttl, &lease) {
                         lease = Some(self.leases.grant(seconds(ttl)).await?);
                     }
-                    let reply = self.attempt(at, &write, &state, lease.as_ref()).await?;
+                    let reply = match self.attempt(at, &write, &state, lease.as_ref()).await {
+                        // That of the value, or the lasting one. Nothing was done.
+                        Err(EtcdError::LeaseGone) if !is_lease_gone => {
+                            (lease, is_lease_gone) = (None, true);
+                            self.leases.forget_lasting().await;
+                            continue;
+                        }
+                        reply => reply?,
+                    };
                     ambiguous += reply.ambiguous;
                     match reply.answer {
                         Ok(version) => {

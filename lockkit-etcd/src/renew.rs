@@ -53,8 +53,9 @@ enum RenewalAction {
 
 type RenewalResult = EtcdResult<Renewal>;
 type LeaseKeys = HashSet<Vec<u8>>;
-/// A lease, and the claims that are to live on it, with what is to be moved.
-type Group = (Arc<EtcdLease>, Vec<Arc<Claim>>, Vec<LeaseMove>);
+/// A lease, once for each claim that is to live on it, so that it is full of them; these claims, and what is to
+/// be moved.
+type Group = (Vec<Arc<EtcdLease>>, Vec<Arc<Claim>>, Vec<LeaseMove>);
 
 impl EtcdLocks {
     pub(crate) async fn renew(
@@ -140,7 +141,7 @@ impl EtcdLocks {
             (lease.id, keys)
         }));
         let snapshots = join_all(lists.into_iter().map(|key| async move {
-            let snapshot = self.snapshot_within(&key, patience).await;
+            let snapshot = self.snapshot(&key, patience).await;
             (key, snapshot)
         }));
         let (keys, snapshots) = join(leases, snapshots).await;
@@ -199,11 +200,11 @@ impl EtcdLocks {
         Ok((term, list.keys().iter().map(|key| key.to_vec()).collect()))
     }
 
-    pub(crate) async fn snapshot(&self, key: &Key) -> EtcdResult<QueueSnapshot> {
-        self.snapshot_within(key, crate::client::ATTEMPT).await
-    }
-
-    async fn snapshot_within(&self, key: &Key, patience: Duration) -> EtcdResult<QueueSnapshot> {
+    pub(crate) async fn snapshot(
+        &self,
+        key: &Key,
+        patience: Duration,
+    ) -> EtcdResult<QueueSnapshot> {
         let list = self.root.list(key);
         let txn = || Txn::new().and_then([get_list(&list)]);
         let answer = self.client.txn_within(patience, txn).await?.answer;
@@ -239,12 +240,7 @@ impl EtcdLocks {
         }
         if cached.stored.is_holding() {
             self.is_there(claim.id, &cached, seen.sent);
-            return match self.grant_of(claim) {
-                Ok(grant) => Ok(RenewalAction::Answer(Renewal::Holds(grant))),
-                // It was released while the request was under way.
-                Err(EtcdError::LeaseGone) => Ok(RenewalAction::Inspect),
-                Err(failure) => Err(failure),
-            };
+            return self.holds(claim);
         }
         let snapshot = match seen.snapshots.get(&claim.key) {
             Some(Ok(snapshot)) => snapshot,
@@ -257,11 +253,24 @@ impl EtcdLocks {
         };
         self.is_there(claim.id, &cached, seen.sent);
         if !snapshot.holds(own.created) {
-            return Ok(RenewalAction::Answer(Renewal::Waits {
-                ahead: snapshot.ahead(own.created),
-            }));
+            let ahead = snapshot.ahead(own.created);
+            // The answer to a release may have said since the read that it holds.
+            return match self.holds_by_now(claim) {
+                true => self.holds(claim),
+                false => Ok(RenewalAction::Answer(Renewal::Waits { ahead })),
+            };
         }
         Ok(if may_share { RenewalAction::Promote(cached) } else { RenewalAction::Inspect })
+    }
+
+    /// The answer for a claim that is cached as a holder.
+    fn holds(&self, claim: &Claim) -> EtcdResult<RenewalAction> {
+        match self.grant_of(claim) {
+            Ok(grant) => Ok(RenewalAction::Answer(Renewal::Holds(grant))),
+            // It was released while the request was under way.
+            Err(EtcdError::LeaseGone) => Ok(RenewalAction::Inspect),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Notes that the key of a claim was seen on its lease by what was sent then.
@@ -287,8 +296,8 @@ impl EtcdLocks {
             (claim, moving)
         };
         let claims = claims.into_iter().map(to_hold).collect();
-        for (lease, claims, moving) in self.by_target(claims, &mut answers).await {
-            let moved = timeout_at(until, self.relocate(&lease, moving)).await;
+        for (leases, claims, moving) in self.by_target(claims, &mut answers).await {
+            let moved = timeout_at(until, self.relocate(&leases[0], moving)).await;
             for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
                 let granted = match moved {
                     Ok(LeaseMoveResult::Done(_)) => self.grant_of(&claim),
@@ -320,8 +329,8 @@ impl EtcdLocks {
             };
             match target {
                 Ok(lease) => {
-                    let new = || (lease.clone(), Vec::new(), Vec::new());
-                    let (_, claims, moved) = targets.entry(lease.id).or_insert_with(new);
+                    let (leases, claims, moved) = targets.entry(lease.id).or_default();
+                    leases.push(lease);
                     claims.push(claim);
                     moved.push(moving);
                 }
@@ -362,8 +371,8 @@ impl EtcdLocks {
                 Some((claim, moving))
             };
             let leaving = claims.into_iter().filter_map(leaves).collect();
-            for (lease, _, moving) in locks.by_target(leaving, &mut Vec::new()).await {
-                locks.relocate(&lease, moving).await;
+            for (leases, _, moving) in locks.by_target(leaving, &mut Vec::new()).await {
+                locks.relocate(&leases[0], moving).await;
             }
         });
     }
@@ -403,7 +412,7 @@ impl EtcdLocks {
         if !self.leases.keep(&cached.lease).await? {
             return Err(EtcdError::LeaseGone);
         }
-        if !holds {
+        if !holds && !self.holds_by_now(claim) {
             return Ok(Renewal::Waits { ahead });
         }
         self.promote(claim).await?;
@@ -442,25 +451,4 @@ impl EtcdLocks {
 }
 
 #[cfg(test)]
-mod tests {
-    use lockkit_core::driver::ClaimData;
-
-    use super::*;
-    use crate::locks::tests::{at, no_locks, waiter};
-
-    #[tokio::test]
-    async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
-        let locks = no_locks();
-        let (claim, mut cached) = waiter(&locks, 100);
-        cached.stored.value = cached.stored.value.map(ClaimData::holding);
-        let keys = HashSet::from([cached.stored.key.clone()]);
-        let keys = HashMap::from([(cached.lease.id, Ok(Some(keys)))]);
-        let seen = RenewalReads { sent: at(101), keys, snapshots: HashMap::new() };
-        locks.cache_claim(claim.id, cached.clone());
-        let next = locks.judge(&claim, Some(cached.clone()), &seen).unwrap();
-        assert!(matches!(next, RenewalAction::Answer(Renewal::Holds(_))));
-        locks.forget(claim.id);
-        let next = locks.judge(&claim, Some(cached), &seen).unwrap();
-        assert!(matches!(next, RenewalAction::Inspect));
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::SetLimit;
-use lockkit_core::queue::{GivenLimit, Resizing};
+use lockkit_core::queue::{EXACT_ATTEMPTS, GivenLimit, LimitWrite, Resizing};
 use lockkit_core::{Error, Key, Result};
 
 use crate::client::{BACKEND, EtcdResult, ranges, revision};
@@ -28,8 +28,6 @@ use crate::value::until_bytes;
 
 /// How often it begins again because others changed the limit, or the queue.
 const ATTEMPTS: usize = 256;
-/// How often it does so because others came and went.
-const EXACT_ATTEMPTS: usize = 16;
 /// Of how many claims it is asked whether they are still there. (A transaction has 128 conditions
 /// at most, unless etcd is configured otherwise.)
 const ASKED_FOR: usize = 100;
@@ -46,20 +44,18 @@ impl EtcdLocks {
                 None if matches!(to, SetLimit::To(limit) if limit != first) => continue,
                 None => return Ok(first),
             };
+            let limit = match snapshot.queue().limit_write(to) {
+                LimitWrite::None(limit) => return Ok(limit),
+                LimitWrite::To(limit) => limit,
+            };
             let Some(now) = snapshot.queue().given() else {
                 // The first limit is the one that it is in use with.
                 first = snapshot.queue().limit().unwrap_or(wanted);
                 continue;
             };
-            match to {
-                SetLimit::IfUnset(_) => return Ok(now.limit),
-                SetLimit::To(limit) if now.limit == limit => return Ok(limit),
-                SetLimit::To(limit) => {
-                    let exact = attempt < EXACT_ATTEMPTS;
-                    if self.change(&list, &snapshot, now, limit, exact).await? {
-                        return Ok(limit);
-                    }
-                }
+            let exact = attempt < EXACT_ATTEMPTS;
+            if self.change(&list, &snapshot, now, limit, exact).await? {
+                return Ok(limit);
             }
         }
         Err(Error::retryable(BACKEND, "others keep resizing this semaphore"))

@@ -206,10 +206,6 @@ impl LockDriver for HttpDriver {
         }
     }
 
-    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.renewal("/v1/raise", &wire::RaiseBody { claim: wire::Claim::of(claim), token }).await
-    }
-
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
         let (limit, if_unset) = match limit {
             SetLimit::IfUnset(limit) => (limit, true),

@@ -20,8 +20,8 @@ mod watch;
 pub use answers::{BatchOutcome, Evidence, OrProblem, ReleaseResult, Released, RenewOutcome};
 pub use backend::{Capabilities, Finding, Health, Promises, SeverityName};
 pub use claims::{
-    AcquireBody, BatchAcquire, BatchBody, Claim, ClaimBody, ModeKind, RaiseBody, RenewBody,
-    ShortenBody, WaitBody,
+    AcquireBody, BatchAcquire, BatchBody, Claim, ClaimBody, ModeKind, RenewBody, ShortenBody,
+    WaitBody,
 };
 pub use inspect::{
     BreakBody, BreakResult, Changed, ClaimState, Key, KnownClaim, Limit, ListBody, Lock, Page,

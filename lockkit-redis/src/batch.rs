@@ -31,7 +31,7 @@ pub(crate) const BATCH_LIMITS: BatchLimits = {
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submitting(batch);
+        let _known = self.waiters.claims.submitting(batch);
         if matches!(self.transport, Transport::Cluster(_)) && batch.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
             let acquire =
@@ -107,7 +107,8 @@ impl RedisInner {
         let (values, ambiguous) = decode::each(response, acquires.len())?;
         let decoded = acquires.iter().zip(buckets).zip(&values);
         let acquired = decoded.map(|((acquire, bucket), value)| {
-            after(ambiguous, self.acquired(&acquire.claim, bucket, value))
+            let acquired = self.acquired(&acquire.claim, bucket, value, ambiguous);
+            after(ambiguous, acquired)
         });
         let mut acquired: Vec<_> = acquired.collect();
         if self.replicas.is_some() {
@@ -123,15 +124,16 @@ impl RedisInner {
         claim: &Claim,
         bucket: usize,
         answer: &Value,
+        ambiguous: u32,
     ) -> Result<Acquisition, BatchError> {
         let (acquisition, lease) = match decode::acquisition(claim, answer) {
             Ok((acquisition, lease)) => (acquisition, lease),
             Err(error) => {
-                self.waiters.claims.acquired(&claim.id, Err(&error.error), None);
+                self.waiters.claims.acquired(&claim.id, Err(&error.error), ambiguous, None);
                 return Err(self.judged(error));
             }
         };
-        self.waiters.claims.acquired(&claim.id, Ok(&acquisition), lease);
+        self.waiters.claims.acquired(&claim.id, Ok(&acquisition), ambiguous, lease);
         if let Acquisition::Granted(grant) = acquisition {
             self.tokens.saw(bucket, grant.token.get());
         }

@@ -120,18 +120,14 @@ impl Cluster {
                 Some(Err(failed)) => failed,
                 None => failed,
             };
+            self.correct_table(&failed.error, slot);
             match failed.error.kind() {
                 ErrorKind::Server(ServerErrorKind::Moved) if redirects < REDIRECTS => {
                     redirects += 1;
-                    self.moved(&failed.error);
                 }
                 ErrorKind::Server(kind) if passes(kind) && pauses < PAUSES => {
                     tokio::time::sleep(PAUSE * 2_u32.pow(pauses)).await;
                     pauses += 1;
-                }
-                ErrorKind::Io => {
-                    self.refresh();
-                    return Err(failed);
                 }
                 _ => return Err(failed),
             }
@@ -149,18 +145,16 @@ impl Cluster {
         let mut redirects = 0;
         loop {
             let answers = self.node_of(slot).await?.send_all(pipe, count).await;
-            let first = answers.as_ref().ok().and_then(|response| response.value.first());
-            let moved = first.and_then(moved);
-            match (moved, &answers) {
-                (Some(error), _) if redirects < REDIRECTS => {
-                    redirects += 1;
-                    self.moved(&error);
-                    continue;
-                }
-                (_, Err(failed)) if failed.error.is_io_error() => self.refresh(),
-                _ => {}
+            let error = match &answers {
+                Ok(response) => response.value.first().and_then(error_in),
+                Err(failed) => Some(failed.error.clone()),
+            };
+            let Some(error) = error else { return answers };
+            self.correct_table(&error, slot);
+            if error.kind() != ErrorKind::Server(ServerErrorKind::Moved) || redirects == REDIRECTS {
+                return answers;
             }
-            return answers;
+            redirects += 1;
         }
     }
 
@@ -175,7 +169,7 @@ impl Cluster {
 
     /// Where the masters are by now.
     pub(crate) async fn masters(&self) -> RedisResult<Vec<Address>> {
-        self.read_table().await?;
+        self.read_table(None).await?;
         let mut masters: Vec<_> = self.table().nodes.keys().cloned().collect();
         masters.sort();
         Ok(masters)
@@ -205,7 +199,7 @@ impl Cluster {
     async fn node_of(&self, slot: u16) -> Result<Arc<ServerConnection>, RequestError> {
         let mut owner = self.table().owner(slot);
         if owner.is_none() {
-            self.read_table().await.map_err(RequestError::unsent)?;
+            self.read_table(None).await.map_err(RequestError::unsent)?;
             owner = self.table().owner(slot);
         }
         let unowned = || (ErrorKind::ClusterConnectionNotFound, "no node has the slot").into();
@@ -225,6 +219,20 @@ impl Cluster {
         Ok(connection)
     }
 
+    /// What the answer of the slot's node says of the table, or its silence.
+    fn correct_table(&self, error: &RedisError, slot: u16) {
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Moved) => self.moved(error),
+            ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => {
+                // It may be the only one that is cut off, and another one in its place.
+                let owner = self.table().owner(slot);
+                self.refresh(owner);
+            }
+            ErrorKind::Io => self.refresh(None),
+            _ => {}
+        }
+    }
+
     /// A slot is elsewhere, and others may be.
     fn moved(&self, error: &RedisError) {
         if let (Some((host, port)), Some((_, slot))) = (redirect(error), error.redirect_node()) {
@@ -234,11 +242,12 @@ impl Cluster {
             let host = if host.is_empty() { same() } else { host };
             table.moved.insert(slot, (host, port));
         }
-        self.refresh();
+        self.refresh(None);
     }
 
-    /// Reads the table again in the background, once for all requests that ask for it.
-    fn refresh(&self) {
+    /// Reads the table again in the background, once for all requests that ask for it; `doubted` as in
+    /// [`read_table`](Self::read_table).
+    fn refresh(&self, doubted: Option<Address>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.0.refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -246,16 +255,18 @@ impl Cluster {
         let cluster = self.clone();
         runtime.spawn(async move {
             let _refreshing = Refreshing(&cluster.0.refreshing);
-            if let Err(error) = cluster.read_table().await {
+            if let Err(error) = cluster.read_table(doubted.as_ref()).await {
                 tracing::debug!(%error, "no node of the cluster tells which has which slot");
             }
             tokio::time::sleep(PAUSE).await;
         });
     }
 
-    /// Reads the table from the node that answers first.
-    async fn read_table(&self) -> RedisResult<()> {
-        let known: Vec<_> = self.table().nodes.clone().into_iter().collect();
+    /// Reads the table from the node that answers first; not from `doubted`, which may be cut off with an old one,
+    /// unless no other answers.
+    async fn read_table(&self, doubted: Option<&Address>) -> RedisResult<()> {
+        let known = self.table().nodes.clone();
+        let known: Vec<_> = known.into_iter().filter(|(node, _)| Some(node) != doubted).collect();
         let slots = match self.ask_any(&known).await {
             Ok(slots) => slots,
             Err(_) => self.ask_any(&self.0.named).await?,
@@ -301,7 +312,7 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.answered && self.sent_at.elapsed() >= SILENCE {
-            self.cluster.refresh();
+            self.cluster.refresh(None);
         }
     }
 }
@@ -326,9 +337,8 @@ fn passes(kind: ServerErrorKind) -> bool {
     )
 }
 
-fn moved(value: &Value) -> Option<RedisError> {
-    let error = value.clone().extract_error().err()?;
-    (error.kind() == ErrorKind::Server(ServerErrorKind::Moved)).then_some(error)
+fn error_in(value: &Value) -> Option<RedisError> {
+    value.clone().extract_error().err()
 }
 
 fn redirect(error: &RedisError) -> Option<Address> {

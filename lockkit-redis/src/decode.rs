@@ -1,5 +1,6 @@
 //! What the scripts answer, decoded.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,11 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
         Value::Int(n) => Some(*n),
         other => text(other)?.parse().ok(),
     }
+}
+
+/// The facts of an answer to `INFO`.
+pub(crate) fn facts(info: &str) -> HashMap<&str, &str> {
+    info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
 }
 
 /// What is said of a claim, and of one that waits also for how long the lease lasts on which that

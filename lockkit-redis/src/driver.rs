@@ -2,6 +2,7 @@
 //! first are core's, the second is in `scripts/queue.lua`.
 
 use std::fmt;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,10 +128,10 @@ impl RedisDriver {
         self.inner.waiters.claims.start_polling(&self.inner);
     }
 
-    /// One claim, one call of a script that answers as `renew` does.
+    /// One claim, one call of a script that answers as `renew` does, and renews: so replicas are to have that, too.
     async fn change(
         &self,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         script: &Script,
         argument: Option<String>,
     ) -> Result<Renewal, Error> {
@@ -141,7 +142,13 @@ impl RedisDriver {
         let answer = self.inner.run(script, &[&key, &counter], &args).await?;
         let (renewal, lease) = decode::renewal(claim, &answer)?;
         self.inner.waiters.claims.renewed(&claim.id, &renewal, lease);
-        Ok(renewal)
+        match (&renewal, &self.inner.replicas) {
+            (Renewal::Holds(_), Some(replicas)) => {
+                let mut renewed = self.inner.renew_all(from_ref(claim), Some(replicas)).await;
+                Ok(renewed.remove(0)?.renewal)
+            }
+            _ => Ok(renewal),
+        }
     }
 }
 

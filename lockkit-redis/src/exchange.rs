@@ -94,7 +94,8 @@ impl RedisInner {
         for ((pair, bucket), values) in pairs.iter().zip(buckets).zip(values.chunks_exact(2)) {
             let acquire = batch.acquires[pair.acquire].clone();
             left.push(after(ambiguous, decode::released(&values[0])));
-            came.push(after(ambiguous, self.acquired(&acquire.claim, bucket, &values[1])));
+            let acquired = self.acquired(&acquire.claim, bucket, &values[1], ambiguous);
+            came.push(after(ambiguous, acquired));
             acquires.push(acquire);
         }
         if self.replicas.is_some() {

@@ -7,7 +7,7 @@ use crate::inner::RedisInner;
 use crate::{decode, keys, script};
 
 /// The format that this crate reads and writes.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// Refuses a database whose keys have another format. One without a version gets this one.
 pub(crate) async fn check(inner: &RedisInner) -> Result<(), Error> {

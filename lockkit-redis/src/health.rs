@@ -8,12 +8,13 @@ use lockkit_core::driver::ServerRun;
 use lockkit_core::state::{Finding, Health, Severity};
 use redis::Value;
 
+use crate::decode::{self, facts};
 use crate::error::is_about_rights;
 use crate::inner::RedisInner;
 use crate::keys::BUCKETS;
 use crate::locator::ServerLocator;
 use crate::transport::Transport;
-use crate::{decode, keys, script};
+use crate::{keys, script};
 
 pub(crate) async fn examine(inner: &RedisInner) -> Result<Health, Error> {
     let transport = &inner.transport;
@@ -112,14 +113,7 @@ pub(crate) async fn keeps_writes(inner: &RedisInner) -> Result<bool, Error> {
 }
 
 pub(crate) fn text(info: Value) -> Result<String, Error> {
-    match info {
-        Value::VerbatimString { text, .. } => Ok(text),
-        other => decode::text(&other).map(str::to_owned).ok_or_else(|| decode::unexpected(&other)),
-    }
-}
-
-pub(crate) fn facts(info: &str) -> HashMap<&str, &str> {
-    info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
+    decode::text(&info).map(str::to_owned).ok_or_else(|| decode::unexpected(&info))
 }
 
 fn server(facts: &HashMap<&str, &str>) -> String {

@@ -68,7 +68,8 @@ impl RedisOptions {
     /// not. Costs a second round trip (a renewal with `WAIT`), on a connection of its own.
     /// (`?min_replicas=1`)
     ///
-    /// So does each renewal; one that they did not acknowledge is asked for again and not given back.
+    /// Renewals, downgrades and raises of tokens, which move the deadline, need the replicas, too; one that they did
+    /// not acknowledge is asked for again, and its claim is not given back.
     /// With too few replicas for longer than a TTL all guards end. Registers are not covered.
     ///
     /// It makes it rarer that a failover forgets a lock; only tokens make it harmless. In a cluster
@@ -306,9 +307,16 @@ impl RedisUrl {
                 }
                 "sentinel_login" => self.sentinel_login = format!("{value}@"),
                 // The client's own.
-                "protocol" | "db" | "user" | "pass" => others.push(option.text),
+                "protocol" => others.push(option.text),
                 other => {
-                    return Err(Error::Config(format!("{other} is no option of a Redis URL")));
+                    // The client reads these in URLs of Unix sockets, and skips them in all others.
+                    let instead = match other {
+                        "db" => ": end the path with the database, /DB",
+                        "user" | "pass" => ": write USER:PASSWORD@ before the hosts",
+                        _ => "",
+                    };
+                    let refusal = format!("{other} is no option of a Redis URL{instead}");
+                    return Err(Error::Config(refusal));
                 }
             }
         }
@@ -452,6 +460,23 @@ mod tests {
         let server = parse("redis://u:secret@h:port").unwrap();
         let message = server.info(&server.hosts[0], &server.login, "").unwrap_err().to_string();
         assert!(!message.contains("secret"), "{message}");
+    }
+
+    /// The client crate reads them for the sockets of a machine, and skips them for others.
+    #[test]
+    fn a_database_or_a_login_in_the_query_is_refused_and_what_to_write_is_named() {
+        for (option, instead) in [
+            ("db=3", "/DB"),
+            ("user=u", "USER:PASSWORD@"),
+            ("pass=secret", "USER:PASSWORD@"),
+            ("timeout=1s&db=0", "/DB"),
+        ] {
+            for url in ["redis://h", "rediss://h", "redis+sentinel://h/shop", "redis+cluster://h"] {
+                let message = parse(&format!("{url}?{option}")).map(drop).unwrap_err().to_string();
+                assert!(message.contains(instead), "{message}");
+                assert!(!message.contains("secret"), "{message}");
+            }
+        }
     }
 
     #[test]

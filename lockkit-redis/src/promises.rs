@@ -13,7 +13,7 @@ use crate::error::to_error;
 use crate::inner::RedisInner;
 use crate::server::{Address, client_at};
 use crate::transport::Transport;
-use crate::{BACKEND, health};
+use crate::{BACKEND, decode, health};
 
 /// `INFO` of a server, and its settings where this login may read them.
 struct ServerFacts {
@@ -89,7 +89,7 @@ fn replicas(info: &str) -> Vec<Address> {
 /// One server's row.
 fn judge(capabilities: &Capabilities, server: &str, read: Option<&ServerFacts>) -> Promises {
     let mut promises = Promises::of(capabilities);
-    let facts = read.map(|read| health::facts(&read.info)).unwrap_or_default();
+    let facts = read.map(|read| decode::facts(&read.info)).unwrap_or_default();
     let (restart, crash) = (Fault::ServerRestarts, Fault::WritesLost);
     match facts.get("aof_enabled").copied() {
         Some("0") => {

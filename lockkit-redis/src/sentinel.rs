@@ -107,8 +107,9 @@ fn elected(votes: &[Address], listed: usize, all: bool) -> Option<&Address> {
 async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bool> {
     let mut info = redis::cmd("INFO");
     info.arg("replication");
-    let info: String = redis::from_redis_value(ask(connection, &info).await?)?;
-    Ok(info.lines().any(|line| line.trim_end() == "role:master"))
+    let info = ask(connection, &info).await?;
+    let unknown = (ErrorKind::UnexpectedReturnType, "no text of facts");
+    Ok(decode::facts(decode::text(&info).ok_or(unknown)?).get("role") == Some(&"master"))
 }
 
 #[cfg(test)]

@@ -21,20 +21,20 @@ async fn connect(url: &str) -> Result<RedisDriver, Error> {
 async fn is_kept_and_checked_at(server: &Server, url: &str) {
     ask(server, &["DEL", KEY]).await;
     let driver = connect(url).await.unwrap();
-    assert_eq!(ask(server, &["GET", KEY]).await.text(), "2");
+    assert_eq!(ask(server, &["GET", KEY]).await.text(), "3");
     connect(url).await.unwrap();
     // It is the name of no lock, and of no namespace.
     let (namespace, prefix) = (Namespace::default(), String::new());
     let request = ListRequest { namespace, space: None, prefix, after: None, limit: 10 };
     assert!(driver.list(&request).await.unwrap().states.is_empty());
     assert!(driver.namespaces(None, 10).await.unwrap().items.is_empty());
-    for other in ["0", "1", "17"] {
+    for other in ["0", "2", "17"] {
         ask(server, &["SET", KEY, other]).await;
         let error = connect(url).await.unwrap_err();
         assert!(matches!(error, Error::Config(_)), "{error:?}");
         let message = error.to_string();
         assert!(message.contains(&format!("format {other},")), "{message}");
-        assert!(message.contains("format 2 "), "{message}");
+        assert!(message.contains("format 3 "), "{message}");
         assert_eq!(ask(server, &["GET", KEY]).await.text(), other);
     }
     ask(server, &["SET", KEY, "one"]).await;

@@ -11,7 +11,7 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
-use lockkit_lab::raw::resp;
+use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Server, ServerKind};
 use lockkit_redis::RedisDriver;
 use tokio::task::JoinSet;
@@ -257,16 +257,56 @@ async fn a_hand_over_is_a_few_commands_at_the_server_however_many_wait() {
     for claim in &queue {
         acquire(&driver, claim).await;
     }
-    resp::ask(server.addr(), &["CONFIG", "RESETSTAT"]).await.unwrap();
+    reset_commands(&server).await;
     for leaves in &queue[..100] {
         exchange(&driver, leaves, &claim("a")).await;
     }
+    let (commands, stats) = commands(&server).await;
+    let commands = commands / 100;
+    println!("{commands} commands a hand-over");
+    assert!((6..=9).contains(&commands), "{commands}: {stats}");
+}
+
+/// Each waiter that leaves between two others leaves a number behind, for as long as the first one waits.
+#[tokio::test]
+async fn waiters_that_come_and_go_behind_one_that_stays_cost_nothing_later() {
+    let (server, _proxy, driver) = scene().await;
+    let [holder, stays, mut former, mut latter] = ["a"; 4].map(claim);
+    for claim in [&holder, &stays, &former, &latter] {
+        acquire(&driver, claim).await;
+    }
+    for _ in 0..5_000 {
+        let next = claim("a");
+        assert_eq!(exchange(&driver, &former, &next).await, Acquisition::Queued { ahead: 3 });
+        (former, latter) = (latter, next);
+    }
+    let keys = resp::ask(server.addr(), &["KEYS", "lockkit:lock:*:a"]).await.unwrap();
+    let RespReply::Array(keys) = keys else { panic!("{keys:?}") };
+    let bytes = resp::ask(server.addr(), &["HSTRLEN", keys[0].text(), "gaps"]).await.unwrap();
+    let RespReply::Number(bytes) = bytes else { panic!("{bytes:?}") };
+    assert!(bytes < 30, "{bytes}");
+    assert_eq!(driver.renew_single(&latter).await.unwrap(), Renewal::Waits { ahead: 3 });
+    reset_commands(&server).await;
+    driver.release(&holder).await.unwrap();
+    granted(&driver, &stays).await;
+    driver.release(&stays).await.unwrap();
+    granted(&driver, &former).await;
+    let (commands, stats) = commands(&server).await;
+    println!("{commands} commands for two hand-overs");
+    assert!(commands < 50, "{commands}: {stats}");
+    assert_eq!(driver.renew_single(&latter).await.unwrap(), Renewal::Waits { ahead: 1 });
+}
+
+async fn reset_commands(server: &Server) {
+    resp::ask(server.addr(), &["CONFIG", "RESETSTAT"]).await.unwrap();
+}
+
+/// How many commands the server has carried out, also within scripts; and which.
+async fn commands(server: &Server) -> (u32, String) {
     let stats = resp::ask(server.addr(), &["INFO", "commandstats"]).await.unwrap();
     let calls = stats.text().lines().filter_map(|line| line.split_once("calls="));
     let calls = calls.filter_map(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
-    let commands = calls.sum::<u32>() / 100;
-    println!("{commands} commands a hand-over");
-    assert!((6..=9).contains(&commands), "{commands}: {}", stats.text());
+    (calls.sum(), stats.text().to_owned())
 }
 
 /// What the fast path leaves to the general way comes to the same, in the same request.

@@ -194,6 +194,47 @@ async fn a_master_of_a_cluster_that_is_dead_costs_its_own_locks_alone() {
     one_silent_master_costs_its_own_locks_alone(true, Duration::from_secs(6)).await;
 }
 
+/// Its bus is silent, its port for clients is not: it answers each script with `CLUSTERDOWN`, and tells a table
+/// of slots that nobody else has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_cut_off_from_its_cluster_is_left_for_its_replica() {
+    let group = Group::start(Layout::RedisClusterWithReplicas).await.unwrap();
+    let [plain, careful] = ["timeout=2s", "timeout=2s&min_replicas=1"]
+        .map(|options| format!("{}?{options}", group.url()));
+    let plain = RedisDriver::connect(&plain).await.unwrap();
+    let careful = RedisDriver::connect(&careful).await.unwrap();
+    let warm = claim("a");
+    asked_until_answered(&careful, &warm).await;
+    let key = group.key_with("lockkit:lock:").await.unwrap().expect("it is held");
+    plain.release(&warm).await.unwrap();
+    let master = group.holder_of(&key).await.unwrap();
+    let id = ask(master, &["CLUSTER", "MYID"]).await;
+    let mut replica = None;
+    for other in group.members().iter().filter(|it| it.addr() != master.addr()) {
+        let nodes = ask(other, &["CLUSTER", "NODES"]).await;
+        let own = nodes.text().lines().find(|line| line.contains("myself"));
+        if own.is_some_and(|line| line.contains(id.text())) {
+            replica = Some(other);
+        }
+        // For a minute, the master knows no other node.
+        let other = ask(other, &["CLUSTER", "MYID"]).await;
+        ask(master, &["CLUSTER", "FORGET", other.text()]).await;
+    }
+    ask(replica.expect("it has one"), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    while !ask(master, &["CLUSTER", "INFO"]).await.text().contains("cluster_state:fail") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let found = async {
+        let held = claim("a");
+        asked_until_answered(&plain, &held).await;
+        plain.release(&held).await.unwrap();
+        // The connections for replicas have a table of their own. The new master has no replica.
+        let asked = async || careful.acquire(&claim("a"), Patience::Try).await;
+        while !asked().await.is_err_and(|error| error.to_string().contains("replicas")) {}
+    };
+    tokio::time::timeout(LONG, found).await.expect("the replica serves");
+}
+
 /// Asks until the driver has found the server that now counts; gives up requests that hang.
 async fn asked_until_answered(driver: &RedisDriver, claim: &Arc<Claim>) -> Acquisition {
     loop {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::raw::resp::{self, RespReply};
 use lockkit_lab::{Group, Layout, Server, ServerKind, missing_valkey};
 use lockkit_redis::RedisDriver;
@@ -71,6 +71,8 @@ on_both! {
     a_renewal_that_replicas_do_not_have_fails_on_valkey
     a_renewal_that_finds_the_claim_holding_does_not_count_before_replicas_have_it
     a_renewal_that_finds_the_claim_holding_does_not_count_on_valkey
+    a_downgrade_or_a_raise_that_replicas_do_not_have_fails_and_its_claim_is_not_given_back
+    a_downgrade_or_a_raise_that_replicas_do_not_have_fails_on_valkey
     a_grant_that_no_replica_has_is_given_back
     a_grant_that_no_replica_has_is_given_back_on_valkey
     a_grant_that_a_release_carries_does_not_count_before_replicas_have_it
@@ -152,6 +154,39 @@ mod with {
                 }
             };
             assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+        }
+    }
+
+    pub(super) async fn a_downgrade_or_a_raise_that_replicas_do_not_have_fails_and_its_claim_is_not_given_back(
+        on: On,
+    ) {
+        let (master, replica) = master_and_replica(on).await;
+        let careful = format!("{}?timeout=2s&min_replicas=1", master.url());
+        let careful = RedisDriver::connect(&careful).await.unwrap();
+        let held = claim();
+        while careful.acquire(&held, Patience::Wait).await.is_err() {}
+        let higher = Token::new(1_000_000_000_000_000_000).unwrap();
+        replica.freeze().await;
+        for changed in [careful.raise(&held, higher).await, careful.downgrade(&held).await] {
+            let error = changed.unwrap_err();
+            assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
+        }
+        let queue = careful.inspect(&held.key).await.unwrap().queue;
+        assert!(queue[0].holds() && queue[0].token == higher, "{queue:?}");
+        replica.thaw();
+        for changes in 0..2 {
+            let changed = loop {
+                let changed = match changes {
+                    0 => careful.raise(&held, higher).await,
+                    _ => careful.downgrade(&held).await,
+                };
+                match changed {
+                    Ok(changed) => break changed,
+                    Err(error) => assert!(error.is_retryable(), "{error}"),
+                }
+            };
+            let holds = matches!(changed, Renewal::Holds(grant) if grant.token == higher);
+            assert!(holds, "{changed:?}");
         }
     }
 

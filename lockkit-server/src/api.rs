@@ -43,7 +43,6 @@ fn router(service: Service) -> Router {
         .route("/v1/verify", post(claims::verify))
         .route("/v1/shorten", post(claims::shorten))
         .route("/v1/downgrade", post(claims::downgrade))
-        .route("/v1/raise", post(claims::raise))
         .route("/v1/inspect", post(inspect::inspect))
         .route("/v1/list", post(inspect::list))
         .route("/v1/changed", post(inspect::changed))

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, Batcher, ClaimId, Grant,
     LockDriver, Registers, Released, locked,
@@ -40,8 +41,8 @@ struct Parts {
     driver: Arc<dyn LockDriver>,
     /// The operations of all clients share batches.
     batcher: Batcher,
-    /// What is added to the backend's tokens, by namespace.
-    offsets: Mutex<HashMap<Namespace, u64>>,
+    /// What is added to the backend's tokens, by namespace, and when it was asked for.
+    offsets: Mutex<HashMap<Namespace, (u64, Moment)>>,
     settings: ServiceSettings,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
@@ -54,8 +55,10 @@ struct Parts {
     stopping: watch::Sender<bool>,
 }
 
-/// Of how many namespaces the offset is remembered.
+/// Of how many namespaces the offset is remembered, and for how long. It is raised at the backend, past this
+/// server: `docs/moving.md` says to wait for this time then.
 const MOST_OFFSETS: usize = 1_000;
+const OFFSET_LASTS: Duration = Duration::from_secs(5);
 
 impl Service {
     /// A service on the backend of this driver, with the default settings: every caller may do
@@ -235,15 +238,18 @@ impl Service {
     /// What is added to the tokens of this namespace.
     pub(crate) async fn token_offset(&self, namespace: &Namespace) -> Result<u64, Error> {
         let offsets = || locked(&self.0.offsets);
-        if let Some(offset) = offsets().get(namespace) {
-            return Ok(*offset);
+        let now = self.driver().clock().now();
+        if let Some((offset, asked)) = offsets().get(namespace).copied()
+            && now.since(asked) < OFFSET_LASTS
+        {
+            return Ok(offset);
         }
         let offset = self.driver().namespace_counter(namespace).await?;
         let mut offsets = offsets();
         if offsets.len() >= MOST_OFFSETS {
             offsets.clear();
         }
-        offsets.insert(namespace.clone(), offset);
+        offsets.insert(namespace.clone(), (offset, now));
         Ok(offset)
     }
 
@@ -307,4 +313,22 @@ pub(crate) fn with_offset(grant: Grant, offset: u64) -> Grant {
 /// The backend's own token; `None` for one below the offset.
 pub(crate) fn without_offset(token: Token, offset: u64) -> Option<Token> {
     token.get().checked_sub(offset).and_then(Token::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::MemoryDriver;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_offset_that_was_raised_counts_after_five_seconds_at_the_latest() {
+        let driver = Arc::new(MemoryDriver::new());
+        let service = Service::new(driver.clone()).unwrap();
+        let namespace = Namespace::default();
+        assert_eq!(service.token_offset(&namespace).await.unwrap(), 0);
+        driver.raise_namespace_counter(&namespace, 7).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(service.token_offset(&namespace).await.unwrap(), 7);
+    }
 }

@@ -163,19 +163,19 @@ impl OwnClaims {
         self.changed.notified().await;
     }
 
-    /// Takes out the sessions that have no claims: all of them at the end, otherwise those that were not used
-    /// for twice their TTL.
-    pub(crate) async fn take_unused(&self, now: Moment, at_end: bool) -> Vec<Arc<Session>> {
+    /// Gives up the sessions that have no claims: all of them at the end, otherwise those that were not used for
+    /// twice their TTL. Returns those to be removed from the store.
+    pub(crate) async fn retire_unused(&self, now: Moment, at_end: bool) -> Vec<Arc<Session>> {
         let mut sessions = self.sessions.lock().await;
         let is_used = |session: &Arc<Session>| {
             locked(&self.claims).values().any(|own| Arc::ptr_eq(&own.session, session))
         };
-        let is_unused = |session: &Arc<Session>| {
-            let idle = now.since(session.beat_sent()) > session.ttl * 2;
-            (at_end || idle) && !is_used(session)
+        let retires = |session: &&Arc<Session>| {
+            let since = (!at_end).then(|| now.before(session.ttl * 2));
+            !is_used(session) && session.retire(since)
         };
-        let unused: Vec<_> = sessions.values().filter(|it| is_unused(it)).cloned().collect();
-        sessions.retain(|_, session| !unused.iter().any(|it| Arc::ptr_eq(it, session)));
-        unused
+        let retired: Vec<_> = sessions.values().filter(retires).cloned().collect();
+        sessions.retain(|_, session| !session.is_lost());
+        retired
     }
 }

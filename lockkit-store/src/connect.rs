@@ -12,6 +12,7 @@ use lockkit_core::waiting::RegisterWatchers;
 use lockkit_core::{Capabilities, Error, Result};
 use tokio::time::Instant;
 
+use crate::background::BackgroundTasks;
 use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
 use crate::document::{FORMAT, META, MetaDocument, encode, session_key};
@@ -59,14 +60,17 @@ impl StoreDriver {
             findings,
             tasks: Mutex::default(),
         });
-        let tasks = [
-            tokio::spawn(end_overdue(Arc::downgrade(&inner))),
-            tokio::spawn(sweep(Arc::downgrade(&inner))),
-            tokio::spawn(watch(Arc::downgrade(&inner))),
-        ];
-        locked(&inner.tasks).extend(tasks.iter().map(tokio::task::JoinHandle::abort_handle));
+        *locked(&inner.tasks) = Some(background_tasks(&inner));
         Ok(Self { inner })
     }
+}
+
+fn background_tasks(inner: &Arc<DriverInner>) -> BackgroundTasks {
+    let driver = Arc::downgrade(inner);
+    let overdue = tokio::spawn(end_overdue(driver.clone()));
+    let sweep = tokio::spawn(sweep(driver.clone()));
+    let watch = tokio::spawn(watch(driver));
+    BackgroundTasks::of([overdue, sweep, watch])
 }
 
 /// The layout, after writing it if it is missing: last, since several processes may probe a new store at once.
@@ -223,6 +227,14 @@ async fn watch(driver: Weak<DriverInner>) {
 }
 
 impl DriverInner {
+    /// Starts the tasks again whose runtime has ended.
+    pub(crate) fn keep_running(self: &Arc<Self>) {
+        let mut tasks = locked(&self.tasks);
+        if let Some(tasks) = tasks.as_mut().filter(|tasks| tasks.have_ended()) {
+            *tasks = background_tasks(self);
+        }
+    }
+
     async fn end(&self, own: &OwnClaim) {
         match self.apply(Operation::Release(own.claim.clone())).await {
             Ok(_) => self.own.forget(&own.claim.id),
@@ -248,8 +260,8 @@ impl DriverInner {
         self.register_watchers.notify(None);
     }
 
-    async fn remove_unused_sessions(&self, at_end: bool) {
-        for session in self.own.take_unused(self.context.now(), at_end).await {
+    pub(crate) async fn remove_unused_sessions(&self, at_end: bool) {
+        for session in self.own.retire_unused(self.context.now(), at_end).await {
             if let Err(error) = self.context.store.remove(&session_key(&session.id)).await {
                 tracing::debug!(%error, "a session could not be removed; it will end by itself");
             }
@@ -266,7 +278,7 @@ impl DriverInner {
     }
 
     pub(crate) async fn close(&self) {
-        locked(&self.tasks).drain(..).for_each(|task| task.abort());
+        drop(locked(&self.tasks).take());
         self.context.keep_sights(|session| self.waiters.is_own_session(session));
         self.remove_unused_sessions(true).await;
         locked(&self.workers).clear();

@@ -132,11 +132,6 @@ impl StoreContext {
         duration.mul_f64(part)
     }
 
-    /// How often the session of a claim that is in the way is read.
-    pub(crate) fn session_pace(&self) -> Duration {
-        self.facts.session_pace()
-    }
-
     /// Takes over what other processes of this host saw of sessions.
     pub(crate) fn restore_sights(&self) {
         let Some(file) = self.sights_file.as_ref().filter(|_| self.is_system_clock) else { return };
@@ -214,8 +209,14 @@ impl StoreContext {
         document: &[u8],
         expected: Option<&DocumentVersion>,
     ) -> Result<Swap, StoreError> {
+        let before = locked(&self.orders).get(key).copied();
         let swap = self.store.put_if(key, document, expected).await.answer()?;
-        if let Swap::Stored(version) = &swap {
+        if let Swap::Stored(version) = &swap
+            && !self.goes_forward(key, Some(version))
+            && before > version.order()
+        {
+            // What was seen before it was sent is gone: the store has lost writes.
+            self.removed(key);
             self.goes_forward(key, Some(version));
         }
         Ok(swap)
@@ -238,18 +239,39 @@ impl StoreContext {
         unless: Option<&DocumentVersion>,
     ) -> Result<ReadOutcome, Error> {
         for attempt in 1..=OLD_READS {
+            let unless = unless.filter(|_| attempt < OLD_READS);
             let outcome = self.read_once(key, unless).await?;
             let version = match &outcome {
                 ReadOutcome::Document(document) => Some(&document.version),
                 ReadOutcome::Same => unless,
                 ReadOutcome::Absent => None,
             };
-            if self.goes_forward(key, version) || attempt == OLD_READS && version.is_none() {
+            if self.goes_forward(key, version) {
                 return Ok(outcome);
+            }
+            if attempt == OLD_READS {
+                return self.read_after_loss(key, outcome).await;
             }
             tokio::time::sleep(self.part_of(Duration::from_millis(10 << attempt))).await;
         }
-        Err(self.unavailable("the store keeps answering with an older document than before"))
+        Ok(ReadOutcome::Absent)
+    }
+
+    /// What is stored where each read shows an older document than was seen before: the store may have lost
+    /// writes, as after a crash or when a backup is restored, or a leader answers that was deposed. The latter
+    /// cannot swap.
+    async fn read_after_loss(&self, key: &str, old: ReadOutcome) -> Result<ReadOutcome, Error> {
+        let ReadOutcome::Document(Document { bytes, version }) = old else { return Ok(old) };
+        match self.swap(key, &bytes, Some(&version)).await {
+            Ok(Swap::Stored(version)) => {
+                tracing::warn!(key, "the store has lost writes that were seen before");
+                Ok(ReadOutcome::Document(Document { bytes, version }))
+            }
+            _ => {
+                Err(self
+                    .unavailable("the store keeps answering with an older document than before"))
+            }
+        }
     }
 
     async fn read_once(

@@ -19,8 +19,8 @@ use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Space, Token,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
 
+use crate::background::BackgroundTasks;
 use crate::claims::{OwnClaim, OwnClaims};
 use crate::context::StoreContext;
 use crate::document::shard_of;
@@ -52,13 +52,8 @@ pub(crate) struct DriverInner {
     pub(crate) register_watchers: RegisterWatchers,
     pub(crate) capabilities: Capabilities,
     pub(crate) findings: Vec<Finding>,
-    pub(crate) tasks: Mutex<Vec<AbortHandle>>,
-}
-
-impl Drop for DriverInner {
-    fn drop(&mut self) {
-        locked(&self.tasks).iter().for_each(AbortHandle::abort);
-    }
+    /// What runs in the background; nothing once the driver is closed.
+    pub(crate) tasks: Mutex<Option<BackgroundTasks>>,
 }
 
 #[async_trait]
@@ -76,6 +71,7 @@ impl LockDriver for StoreDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.inner.keep_running();
         let released = batch.releases.iter().map(|claim| self.inner.release(claim));
         let acquired = self.inner.acquire_all(batch.acquires);
         let (released, acquired) = tokio::join!(join_all(released), acquired);
@@ -93,6 +89,7 @@ impl LockDriver for StoreDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
+        self.inner.keep_running();
         Ok(self.inner.renew(claims, Operation::Renew).await)
     }
 

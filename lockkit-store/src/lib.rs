@@ -40,6 +40,7 @@
 mod acquires;
 #[cfg(feature = "azure")]
 mod azure;
+mod background;
 mod claims;
 mod connect;
 mod context;

@@ -29,6 +29,18 @@ pub(crate) struct SweepResult {
     pub(crate) next: Option<Duration>,
 }
 
+/// A read in the background, which ends with its runtime at the latest.
+struct SessionRead {
+    context: Arc<StoreContext>,
+    session: SessionId,
+}
+
+impl Drop for SessionRead {
+    fn drop(&mut self) {
+        self.context.sights.end_read(&self.session);
+    }
+}
+
 impl StoreContext {
     /// Reads the sessions among these that were not read for a while, in the background; calls `on_end` for
     /// each that has ended.
@@ -37,12 +49,13 @@ impl StoreContext {
         sessions: impl IntoIterator<Item = SessionId>,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) {
-        let (now, pace) = (self.observed_now(), self.session_pace());
+        let (now, pace) = (self.observed_now(), self.facts.session_pace());
         let is_due = |session: &SessionId| self.sights.begin_read(session, now, pace);
         for session in sessions.into_iter().filter(is_due).take(MOST_AT_ONCE) {
-            let (context, on_end) = (self.clone(), on_end.clone());
+            let (reading, on_end) =
+                (SessionRead { context: self.clone(), session }, on_end.clone());
             tokio::spawn(async move {
-                match context.observe(&session).await {
+                match reading.context.observe(&reading.session).await {
                     Ok(true) => on_end(),
                     Ok(false) => {}
                     Err(error) => tracing::debug!(%error, "a session could not be read"),
@@ -72,12 +85,6 @@ impl StoreContext {
         if self.sights.is_dead(session) {
             return Ok(true);
         }
-        let observed = self.observe_now(session).await;
-        self.sights.end_read(session);
-        observed
-    }
-
-    async fn observe_now(&self, session: &str) -> Result<bool, Error> {
         let key = session_key(session);
         let Some((mut found, mut version)) =
             self.load::<SessionDocument>(&key, "a session").await?
@@ -103,7 +110,7 @@ impl StoreContext {
         // Where it is not, the next read shows what is there.
         let has_ended = self.is_swapped(&key, &found, Some(&version)).await;
         if has_ended {
-            self.sights.died(session, self.observed_now());
+            self.sights.saw(session, &found, self.observed_now(), self.rules);
         }
         Ok(has_ended)
     }

@@ -138,13 +138,27 @@ impl Session {
         }
         let (reply, answer) = oneshot::channel();
         let _ = self.requests.send(BeatRequest { since, reply });
-        // Its task ends with its runtime: the session cannot be kept alive any more.
-        answer.await.unwrap_or(Err(BeatError::Lost))
+        answer.await.unwrap_or_else(|_| {
+            // Its task ended with its runtime: the session cannot be kept alive any more.
+            locked(&self.state).lost = true;
+            Err(BeatError::Lost)
+        })
     }
 
     /// When the beat was sent that was found last.
     pub(crate) fn beat_sent(&self) -> Moment {
         locked(&self.state).beat_sent
+    }
+
+    /// Gives up the session, where a moment is given, unless a beat was sent since then: from now on no claim
+    /// enters a queue with it, not even one that waits for a beat. Says whether this call gave it up, so that it
+    /// may be removed from the store: one that was lost may be in use by a copy of this machine.
+    pub(crate) fn retire(&self, unless_since: Option<Moment>) -> bool {
+        let mut state = locked(&self.state);
+        let is_unused = unless_since.is_none_or(|since| state.beat_sent < since);
+        let retires = !state.lost && is_unused;
+        state.lost |= retires;
+        retires
     }
 
     /// Whether it has ended.

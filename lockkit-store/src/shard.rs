@@ -12,7 +12,7 @@ use std::time::Duration;
 use lockkit_core::claim_list::OperationResult;
 use lockkit_core::clock::{ClockPair, Moment, sleep_until};
 use lockkit_core::driver::BatchError;
-use lockkit_core::{Error, Key};
+use lockkit_core::{Claim, Error, Key};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::context::{LONGEST_ATTEMPT, StoreContext};
@@ -92,6 +92,8 @@ struct Round {
     ambiguous: u32,
     /// What failed for other reasons than conflicts.
     failures: u32,
+    /// Whether an attempt failed, for whatever reason.
+    has_failed: bool,
     has_swapped: bool,
     /// Swaps without an answer, by their write id, and what they would have answered.
     pending: Vec<(String, Attempt)>,
@@ -104,6 +106,7 @@ impl Round {
             is_fresh: false,
             ambiguous: 0,
             failures: 0,
+            has_failed: false,
             has_swapped: false,
             pending: Vec::new(),
         }
@@ -149,7 +152,10 @@ impl ShardWorker {
                 },
             };
             let Some(first) = first else { return };
-            if let Some(ShardRequest::Apply(_)) = first {
+            // A renewal seldom needs a swap.
+            if let Some(ShardRequest::Apply(first)) = &first
+                && !matches!(first.operation, Operation::Renew(_))
+            {
                 self.keep_pace().await;
             }
             let mut operations = Vec::new();
@@ -180,6 +186,9 @@ impl ShardWorker {
     ) -> bool {
         let mut round = Round::begin(self.context.now());
         let (watched, ended) = loop {
+            if round.has_failed && round.is_fresh {
+                self.answer_renewals(&round, &mut operations);
+            }
             let watched = self.waiters.keys(self.shard);
             let asked: Vec<&Operation> = operations.iter().map(|it| &it.operation).collect();
             let conflicts = self.conflicts;
@@ -188,6 +197,7 @@ impl ShardWorker {
                 Ok(None) => {}
                 Err(error) if !error.is_retryable() => break (watched, Err(error)),
                 Err(error) => {
+                    round.has_failed = true;
                     if self.gives_up(&round, &mut operations, &error) {
                         break (watched, Err(error));
                     }
@@ -228,6 +238,33 @@ impl ShardWorker {
             }
         }
         round.has_swapped
+    }
+
+    /// Answers the renewals of claims that hold, as the document shows: they do not wait until other operations
+    /// win a race for it. Not once a swap of the round is unanswered, whose answers are in the operations' order.
+    fn answer_renewals(&self, round: &Round, operations: &mut Vec<PendingOperation>) {
+        let Some(known) = self.known.as_ref().filter(|_| round.pending.is_empty()) else { return };
+        let holds = |claim: &Claim| {
+            let queue = known.document.queues.get(&claim.key);
+            queue.is_some_and(|it| it.entries.iter().any(|it| it.id == claim.id && it.holding))
+        };
+        let (watched, old_breaks) = (BTreeSet::new(), BTreeSet::new());
+        let (context, bytes) = (&*self.context, known.bytes);
+        let applying = Applying { context, bytes, watched: &watched, old_breaks: &old_breaks };
+        for pending in std::mem::take(operations) {
+            let answer = match &pending.operation {
+                Operation::Renew(claim) if holds(claim) => {
+                    applying.apply(&known.document, &[&pending.operation]).answers.pop()
+                }
+                _ => None,
+            };
+            match answer {
+                Some(Ok(answer)) if matches!(answer.answer, OperationResult::Holds(_)) => {
+                    let _ = pending.reply.send(Ok((answer, round.ambiguous)));
+                }
+                _ => operations.push(pending),
+            }
+        }
     }
 
     /// Waits until the document may be swapped again, where the store bounds that.

@@ -76,13 +76,6 @@ impl Sights {
         }
     }
 
-    /// A swap of this process ended the session.
-    pub(crate) fn died(&self, session: &str, now: ClockPair) {
-        if let Some(sight) = locked(&self.0).get_mut(session) {
-            sight.dead_since.get_or_insert(now);
-        }
-    }
-
     /// The read that was under way has ended, with a result or without.
     pub(crate) fn end_read(&self, session: &str) {
         if let Some(sight) = locked(&self.0).get_mut(session) {

@@ -165,6 +165,17 @@ impl TestStore {
         }
     }
 
+    /// Loses what was written since that moment, as a store does that is restored from a backup. Only of a store
+    /// with [ordered](Self::ordered) versions.
+    pub fn lose_since(&self, moment: Instant) {
+        let mut documents = locked(&self.shared.documents);
+        for states in documents.states.values_mut() {
+            states.retain(|state| state.since <= moment);
+        }
+        let revisions = documents.states.values().flatten().map(|state| state.revision);
+        documents.revision = revisions.max().unwrap_or(0);
+    }
+
     fn faults(&self) -> Faults {
         self.client.faults.borrow().clone()
     }

@@ -98,7 +98,7 @@ impl ZkLocks {
     /// Carries out a batch. Dropping this does not end what was sent.
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> BatchOutcome {
         let mut outcome = batch.all_failed(&BatchError::refused(no_outcome()));
-        let plan = self.plan(batch).await;
+        let plan = self.plan(batch);
         let (mut releases, mut acquires) = (Vec::new(), Vec::new());
         if let Some(plan) = &plan {
             releases.extend(plan.releases.iter().map(|one| one.at));
@@ -124,8 +124,9 @@ impl ZkLocks {
         outcome
     }
 
-    /// What goes in one transaction; `None` where that is no more than one operation.
-    async fn plan(&self, batch: Batch<'_>) -> Option<BatchPlan> {
+    /// What goes in one transaction; `None` where that is no more than one operation. An acquire whose session
+    /// is yet to be made goes by itself, since the others would wait for that.
+    fn plan(&self, batch: Batch<'_>) -> Option<BatchPlan> {
         let mut session = None;
         let mut releases = Vec::new();
         for (at, claim) in batch.releases.iter().enumerate() {
@@ -151,8 +152,8 @@ impl ZkLocks {
             if !is_there || !is_new || !is_usual {
                 continue;
             }
-            let Ok(its_own) = self.sessions.for_ttl(claim.hold_ttl).await else { continue };
-            if !is_other(&mut session, &its_own) {
+            let its_own = self.sessions.live_for_ttl(claim.hold_ttl);
+            if its_own.is_some_and(|its_own| !is_other(&mut session, &its_own)) {
                 acquires.push(PlannedAcquire { at, claim: claim.clone(), folder });
             }
         }

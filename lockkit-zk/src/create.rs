@@ -154,7 +154,7 @@ impl ZkLocks {
         folder: &str,
     ) -> Result<Result<(Vec<String>, Stat), ZkError>> {
         let may_follow = self.sessions.may_follow();
-        let caught_up = may_follow.then(|| session.catch_up(self.layout.root()));
+        let caught_up = may_follow.then(|| session.client.sync(self.layout.root()));
         let children = session.client.get_children(folder);
         let both = async { tokio::join!(OptionFuture::from(caught_up), children) };
         match session.answers(both).await? {

@@ -12,6 +12,7 @@ use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
 use zookeeper_client::Error as ZkError;
 
 use crate::errors::{BACKEND, failed, if_there};
+use crate::lists::event;
 use crate::locks::{AT_ONCE, ZkLocks};
 use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
@@ -69,6 +70,7 @@ impl ZkLocks {
             }
         }
         keys.sort();
+        keys.dedup(); // of several folders that are decoded to one name, one is the lock's
         if let Some((space, name)) = request.after.as_ref().map(Cursor::decode).transpose()? {
             keys.retain(|key| (key.space, &key.name) > (space, &name));
         }
@@ -137,7 +139,7 @@ impl ZkLocks {
             }
             match watcher {
                 Some(watcher) => {
-                    let _ = tokio::time::timeout(LOOK_EVERY, watcher.changed()).await;
+                    let _ = tokio::time::timeout(LOOK_EVERY, event(watcher)).await;
                 }
                 None => tokio::time::sleep(LOOK_EVERY / 5).await,
             }
@@ -175,10 +177,8 @@ impl ZkLocks {
                      for less"
                 )));
         }
-        let asked = self.sessions.options().ttl;
-        if self.sessions.options().session_timeout.is_none()
-            && ttl + Duration::from_millis(2) < asked
-        {
+        let asked = options.ttl;
+        if options.session_timeout.is_none() && ttl + ROUNDED < asked {
             health = health.with(Finding::new(
                 Severity::Warning,
                 format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),

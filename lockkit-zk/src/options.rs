@@ -120,7 +120,8 @@ impl ZkOptions {
     /// The lock `a` then lies at `/CHROOT/a` (with a namespace, at `/CHROOT/NAMESPACE/a`), and
     /// a client that locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
     /// excluded by it, readers included; all wait in one queue. Semaphores and registers are not
-    /// shared.
+    /// shared. `/CHROOT/lockkit` is lockkit's own: a lock or a namespace `lockkit` lies at
+    /// `/CHROOT/%6Cockkit`, so a client that locks a path there is not excluded.
     pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
         self.neighbours = Some(neighbours);
         self

@@ -13,7 +13,7 @@
 //! ```
 //! where `ROOT` is `/CHROOT/lockkit`. Locks that are shared with neighbours lie at
 //! `/CHROOT/NAMESPACE/NAME`, and their claims are `x-TAG-lock-0000000007` for Curator's eyes, and
-//! `x-TAG__lock__0000000007` for kazoo's.
+//! `x-TAG__lock__0000000007` for kazoo's. None of them lies in the root: see [`beside_root`].
 //!
 //! # What a node's name contains
 //! A list of children is names and nothing else, so a name carries what the rule needs: the mode.
@@ -75,6 +75,15 @@ fn plainly(name: &str) -> Cow<'_, str> {
     match name {
         "." | ".." => Cow::Owned(name.replace('.', "%2E")),
         _ => utf8_percent_encode(name, IMPOSSIBLE).into(),
+    }
+}
+
+/// The same of what lies in the folder of the root, which it must not be taken for: a lock `format` of a
+/// namespace `lockkit` would be the node of the format.
+fn beside_root(name: &str) -> Cow<'_, str> {
+    match name {
+        "lockkit" => Cow::Borrowed("%6Cockkit"),
+        _ => plainly(name),
     }
 }
 
@@ -142,7 +151,7 @@ impl Layout {
         match (space, namespace.as_str()) {
             (Space::Lock, "") if self.neighbours.is_some() => self.chroot.clone(),
             (Space::Lock, name) if self.neighbours.is_some() => {
-                format!("{}/{}", self.chroot, plainly(name))
+                format!("{}/{}", self.chroot, beside_root(name))
             }
             _ => format!("{}/{space}", self.namespace(namespace)),
         }
@@ -152,8 +161,11 @@ impl Layout {
     pub(crate) fn list(&self, key: &Key) -> String {
         let folder = self.above_lists(&key.namespace, key.space);
         let name = key.name.as_str();
-        match key.space {
-            Space::Lock if self.neighbours.is_some() => format!("{folder}/{}", plainly(name)),
+        match (key.space, key.namespace.as_str()) {
+            (Space::Lock, "") if self.neighbours.is_some() => {
+                format!("{folder}/{}", beside_root(name))
+            }
+            (Space::Lock, _) if self.neighbours.is_some() => format!("{folder}/{}", plainly(name)),
             _ => format!("{folder}/{}", utf8_percent_encode(name, ENCODED)),
         }
     }
@@ -404,6 +416,12 @@ mod tests {
         assert_eq!(list("shop", Space::Lock, "a/b %"), "/locks/shop/a%2Fb %25");
         assert_eq!(list("", Space::Lock, ".."), "/locks/%2E%2E");
         assert_eq!(list("", Space::Semaphore, "a"), "/locks/lockkit/n-/semaphore/a");
+        assert_eq!(list("shop", Space::Lock, "lockkit"), "/locks/shop/lockkit");
+        let apart = [("", "lockkit", "/locks/%6Cockkit"), ("lockkit", "b", "/locks/%6Cockkit/b")];
+        for (namespace, name, path) in apart {
+            assert_eq!(list(namespace, Space::Lock, name), path, "it is not in the root");
+        }
+        assert_eq!(decode_name("%6Cockkit").as_deref(), Some("lockkit"));
         assert_eq!(Layout::new("", Some(Neighbours::Curator)).claims(), "/");
     }
 

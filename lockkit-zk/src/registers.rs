@@ -17,14 +17,12 @@ use lockkit_core::{Error, Name, Namespace, Result};
 use zookeeper_client::Error as ZkError;
 
 use crate::errors::{BACKEND, failed, if_there};
+use crate::lists::event;
 use crate::locks::AT_ONCE;
 use crate::locks::ZkLocks;
 use crate::register_record::RegisterRecord;
 use crate::session::LOOK_EVERY;
 use crate::session::Session;
-
-/// How often a write is judged again because others write as well.
-const ATTEMPTS: usize = 256;
 
 /// A register as it was read.
 #[derive(Clone, Debug)]
@@ -73,7 +71,7 @@ impl ZkLocks {
                 remaining.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
             match watcher {
                 Some(watcher) => {
-                    let _ = tokio::time::timeout(remaining.min(FAR), watcher.changed()).await;
+                    let _ = tokio::time::timeout(remaining.min(FAR), event(watcher)).await;
                 }
                 // Very much is watched in this session: poll.
                 None => tokio::time::sleep(remaining.min(LOOK_EVERY)).await,
@@ -95,7 +93,7 @@ impl ZkLocks {
                 remaining: None,
             });
         };
-        let what = "a node in the cached of a register is not one";
+        let what = "the node of this register was not written by lockkit";
         let mut record =
             RegisterRecord::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
         self.remember(path, stat.version, record.clone());
@@ -182,39 +180,40 @@ impl ZkLocks {
     }
 
     pub(crate) async fn change(&self, at: &RegisterKey, write: &Write) -> Result<WriteResult> {
-        let session = self.sessions.get().await?;
-        let path = self.layout.register(&at.namespace, at.name.as_str());
-        let mut remembered = self.registers.last(&path);
-        for _ in 0..ATTEMPTS {
-            let judged = remembered.take().and_then(|(version, record)| {
+        let session = &*self.sessions.get().await?;
+        let path = &*self.layout.register(&at.namespace, at.name.as_str());
+        let conflict = "others keep writing to this register";
+        retry_conflicts(BACKEND, conflict, |attempt| async move {
+            let remembered = self.registers.last(path).filter(|_| attempt == 0);
+            let judged = remembered.and_then(|(version, record)| {
                 record.after(write).ok().map(|next| (Some(version), next))
             });
             let (node, next) = match judged {
                 Some(judged) => judged,
                 None => {
                     let ReadRegister { record, node, .. } =
-                        self.read_register(&session, &path).await?;
+                        self.read_register(session, path).await?;
                     match record.after(write) {
                         Ok(next) => (node, next),
-                        Err(outcome) => return Ok(outcome),
+                        Err(outcome) => return Ok(Some(outcome)),
                     }
                 }
             };
-            match self.write(&session, &path, node, &next).await {
+            match self.write(session, path, node, &next).await {
                 Ok(version) => {
                     let stored = WriteResult::Stored(Version(next.version));
-                    self.remember(&path, version, next);
-                    return Ok(stored);
+                    self.remember(path, version, next);
+                    Ok(Some(stored))
                 }
                 // Another client was faster: judge again.
-                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
+                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => Ok(None),
                 Err(error) => {
-                    self.registers.forget(&path);
-                    return Err(failed(error));
+                    self.registers.forget(path);
+                    Err(failed(error))
                 }
             }
-        }
-        Err(Error::retryable(BACKEND, "others keep writing to this register"))
+        })
+        .await
     }
 
     /// Writes a cell over that of this version of the node; the version that it has then.

@@ -3,21 +3,26 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimData, ClaimEnd, Renewal};
+use lockkit_core::driver::{ClaimData, ClaimEnd, Renewal, no_answer};
 use lockkit_core::queue::RuleResult;
 use lockkit_core::{Claim, Error, Mode, Result};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::claim_cache::CachedClaim;
-use crate::errors::{failed, if_there};
+use crate::errors::{BACKEND, failed, if_there};
 use crate::lists::snapshot_of;
 use crate::locks::ZkLocks;
 use crate::paths::{NodeKind, NodeTag, broken_tag};
 use crate::queue_snapshot::QueueSnapshot;
 use crate::session::Session;
+
+/// How long one of several sessions may take at least, and how long at most.
+const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+const MOST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A claim that is to be renewed.
 struct ClaimToRenew<'a> {
@@ -25,6 +30,14 @@ struct ClaimToRenew<'a> {
     at: usize,
     claim: &'a Claim,
     cached: Option<CachedClaim>,
+}
+
+impl ClaimToRenew<'_> {
+    /// The shorter one of its leases.
+    fn ttl(&self) -> Duration {
+        let ttl = self.claim.hold_ttl.min(self.claim.wait_ttl);
+        self.cached.as_ref().map_or(ttl, |cached| cached.session.lease(ttl))
+    }
 }
 
 /// What one round trip brought back.
@@ -39,7 +52,7 @@ struct RenewalReads {
 
 impl ZkLocks {
     /// One round trip for each session that claims live in, all at once. What fails in one says nothing
-    /// of the others.
+    /// of the others, and one that hangs does not hold up their answers for longer than they can wait.
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal>> {
         let _renewing = self.unused_folders.renewing();
         let mut by_session: HashMap<Option<i64>, Vec<ClaimToRenew<'_>>> = HashMap::new();
@@ -49,7 +62,16 @@ impl ZkLocks {
             let id = lives.map(|session| session.id());
             by_session.entry(id).or_default().push(ClaimToRenew { at, claim, cached });
         }
-        let by_session = by_session.into_iter().map(|(id, asked)| self.renew_in_session(id, asked));
+        let limit = match by_session.len() {
+            0 | 1 => Duration::MAX, // core has a limit
+            _ => patience(by_session.values().flatten().map(ClaimToRenew::ttl)),
+        };
+        let by_session = by_session.into_iter().map(|(id, asked)| async move {
+            let places: Vec<_> = asked.iter().map(|asked| asked.at).collect();
+            let answers = tokio::time::timeout(limit, self.renew_in_session(id, asked)).await;
+            let late = |at| (at, Err(no_answer(BACKEND)));
+            answers.unwrap_or_else(|_| places.into_iter().map(late).collect())
+        });
         let mut answers: Vec<_> = join_all(by_session).await.into_iter().flatten().collect();
         answers.sort_by_key(|(at, _)| *at);
         answers.into_iter().map(|(_, answer)| answer).collect()
@@ -165,8 +187,13 @@ impl ZkLocks {
             return Ok(gone);
         };
         Ok(match rule_result {
-            Some(RuleResult::Holds) => Renewal::Holds(cached.grant(node.token, claim)),
-            Some(RuleResult::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
+            // The answer to a release may have said since the read that it holds.
+            Some(RuleResult::Waits(ahead)) if !cached.holds() => {
+                Renewal::Waits { ahead: ahead.count }
+            }
+            Some(RuleResult::Holds | RuleResult::Waits(_)) => {
+                Renewal::Holds(cached.grant(node.token, claim))
+            }
             _ => gone,
         })
     }
@@ -234,6 +261,12 @@ impl ZkLocks {
         let answers = self.renew(&[Arc::new(claim.clone())]).await;
         answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }
+}
+
+/// How long each of several sessions may take, with claims of these ttls. Core waits for the answers of all,
+/// and drops them when half of what is left of the shortest lease has passed; a third has when it asks.
+fn patience(ttls: impl Iterator<Item = Duration>) -> Duration {
+    (ttls.min().unwrap_or_default() / 6).clamp(LEAST_PATIENCE, MOST_PATIENCE)
 }
 
 /// What was read of one thing, if it was asked for.

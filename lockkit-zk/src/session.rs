@@ -166,15 +166,6 @@ impl Session {
             }
         }
     }
-
-    /// Has the server catch up with its leader before it answers what is sent later. Says nothing
-    /// about the session's time: see [`ask_majority`](Self::ask_majority).
-    pub(crate) fn catch_up<'a>(
-        &'a self,
-        path: &'a str,
-    ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a {
-        self.client.sync(path)
-    }
 }
 
 impl Drop for Session {

@@ -125,13 +125,18 @@ impl Sessions {
 
     /// The same if it is there, otherwise the main session.
     pub(crate) async fn there_for_ttl(&self, ttl: Duration) -> Result<Arc<Session>> {
-        let there = {
-            let others = locked(&self.others);
-            others.get(&self.key(&others, ttl)).and_then(|slot| slot.live())
-        };
-        match there {
+        match self.live_for_ttl(ttl) {
             Some(session) => Ok(session),
             None => self.get().await,
+        }
+    }
+
+    /// The session in which claims of this ttl live, if it is there.
+    pub(crate) fn live_for_ttl(&self, ttl: Duration) -> Option<Arc<Session>> {
+        let others = locked(&self.others);
+        match self.key(&others, ttl) {
+            key if key == self.main.ttl => self.main.live(),
+            key => others.get(&key)?.live(),
         }
     }
 

@@ -20,12 +20,6 @@ use crate::paths::{NodeTag, break_name};
 use crate::session::Session;
 use crate::session::WatchReservation;
 
-/// What became of the node ahead.
-enum ClaimAheadChange {
-    Removed,
-    Changed,
-}
-
 impl ZkLocks {
     pub(crate) async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         let Some(cached) = self.claims.get(claim.id) else {
@@ -103,7 +97,7 @@ impl ZkLocks {
                 Some(event) => event,
                 None => self.watch_own(session, claim, node).await?,
             };
-            let what = tokio::select! {
+            let has_left = tokio::select! {
                 // First the own node: it may have gone before the other did.
                 biased;
                 () = woken(following.as_ref()) => match self.holds_by_now(claim) {
@@ -118,13 +112,12 @@ impl ZkLocks {
                     known = Some(claim_ahead);
                     continue;
                 }
-                what = leaving(session, &path, claim.mode) => what?,
+                has_left = left_or_changed(session, &path, claim.mode) => has_left?,
             };
             own = Some(own_event);
-            match what {
-                // Nothing can come between two sequence numbers, so no other client is ahead now.
-                ClaimAheadChange::Removed if claim_ahead.sole => return Ok(()),
-                ClaimAheadChange::Removed | ClaimAheadChange::Changed => {}
+            // Nothing can come between two sequence numbers, so no other client is ahead now.
+            if has_left && claim_ahead.sole {
+                return Ok(());
             }
         }
     }
@@ -233,19 +226,18 @@ async fn woken(following: Option<&Following<'_, String>>) {
     }
 }
 
-/// Returns when the node has left or changed.
-async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<ClaimAheadChange> {
+/// Returns when the node has left or changed, and whether it has left.
+async fn left_or_changed(session: &Session, path: &str, mode: Mode) -> Result<bool> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
     let watched = session.answer(session.client.get_and_watch_data(path)).await;
-    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(ClaimAheadChange::Removed) };
+    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(true) };
     // It may have been downgraded before any client watched. (That makes no room for a writer.)
     let is_shared = |data: ClaimData| data.mode() == Mode::Shared;
     if mode == Mode::Shared && ClaimData::from_json(&data).is_some_and(is_shared) {
-        return Ok(ClaimAheadChange::Changed);
+        return Ok(false);
     }
     match event(watcher).await {
-        EventType::NodeDeleted => Ok(ClaimAheadChange::Removed),
         EventType::Session => Err(Error::lost(LossReason::SessionEnded)),
-        _ => Ok(ClaimAheadChange::Changed),
+        event => Ok(event == EventType::NodeDeleted),
     }
 }

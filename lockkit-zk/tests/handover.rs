@@ -1,9 +1,11 @@
 //! One contended lock within a driver: the scenes of the lab, and what a hand-over between two processes costs.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Batch, BreakMode};
+use futures_util::poll;
+use lockkit_core::driver::{Batch, BreakMode, Released, Renewal};
 use lockkit_lab::handover::{ContendedLock, soon};
 use lockkit_lab::proxy::{Protocol, ProxyFault, When};
 use lockkit_lab::{Proxy, ServerKind, SharedServer};
@@ -101,4 +103,21 @@ async fn a_waiter_does_not_rely_on_a_claim_whose_release_got_no_answer() {
     assert!(released.iter().all(Result::is_err), "they were answered: {released:?}");
     lock.release_soon(&holder).await;
     last.until_granted().await;
+}
+
+/// The queue was read before the release was carried out, and the answer to the release came before it was
+/// judged.
+#[tokio::test]
+async fn a_renewal_whose_read_is_older_than_the_hand_over_says_that_the_claim_holds() {
+    let (_server, lock) = proxied().await;
+    let (holder, next) = (lock.hold().await, lock.wait().await);
+    let claims = [next.claim.clone()];
+    let mut renewing = pin!(lock.driver.renew(&claims));
+    // Its requests leave now, and it hears of no answer before the release is over.
+    assert!(poll!(renewing.as_mut()).is_pending());
+    let released = soon("the release", lock.driver.release(&holder)).await;
+    assert_eq!(released.unwrap(), Released::Removed);
+    let renewed = renewing.await.unwrap();
+    assert!(matches!(renewed[..], [Ok(Renewal::Holds(_))]), "{renewed:?}");
+    next.until_granted().await;
 }

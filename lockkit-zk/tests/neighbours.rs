@@ -3,11 +3,12 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::{Error, LockManager};
+use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::proxy::{Protocol, Proxy, ProxyFault, When};
 use lockkit_lab::{ServerKind, SharedServer};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
@@ -250,4 +251,28 @@ async fn a_neighbour_that_comes_while_a_try_is_under_way_is_not_overlooked() {
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     }
+}
+
+/// The root of what lockkit keeps has that name. A write to its node of the format would close the chroot to
+/// all drivers that connect later.
+#[tokio::test]
+async fn locks_and_namespaces_that_are_named_as_the_root_leave_the_format_as_it_is() {
+    let place = Place::new("kazoo").await;
+    let url = format!("zk://{}{}?neighbours=kazoo", place.server.addr(), place.chroot);
+    let settings = Settings::default().namespace("lockkit");
+    let driver = ZkDriver::connect(&url).await.unwrap();
+    let inside = LockManager::with(Arc::new(driver), settings).unwrap();
+    for (locks, name) in [(&inside, "format"), (&inside, "clock"), (&place.locks, "lockkit")] {
+        let guard = locks.mutex(name).lock().await.unwrap();
+        let again = locks.mutex(name);
+        assert!(again.try_lock().await.unwrap().is_none(), "{name} is held");
+        let states: Vec<_> = locks.admin().list("").try_collect().await.unwrap();
+        let held: Vec<_> = states.iter().map(|state| state.key.name.as_str()).collect();
+        assert_eq!(held, [name]);
+        guard.release().await.unwrap();
+    }
+    let format = format!("{}/lockkit/format", place.chroot);
+    let (stored, stat) = place.client.get_data(&format).await.unwrap();
+    assert_eq!((&*stored, stat.version), (&b"1"[..], 0));
+    ZkDriver::connect(&url).await.unwrap();
 }

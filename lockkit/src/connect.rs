@@ -358,6 +358,19 @@ mod tests {
         assert!(connect("quorum:memory:,quorum:memory:,memory:").await.is_err());
     }
 
+    /// It does not tell whether the backend behind it has taken the tokens over.
+    #[cfg(all(feature = "compose", feature = "http"))]
+    #[tokio::test]
+    async fn a_lock_service_is_no_new_backend_of_a_mirror() {
+        for new in ["http://127.0.0.1:1", "https://localhost?ttl=3s"] {
+            let refused = connect(&format!("mirror:memory:,{new}")).await.unwrap_err();
+            assert!(matches!(refused, Error::Config(_)), "{refused}");
+            assert!(refused.to_string().contains("the backend behind it"), "{refused}");
+        }
+        let unreachable = connect("mirror:http://127.0.0.1:1,memory:").await.unwrap_err();
+        assert!(matches!(unreachable, Error::Backend { .. }), "{unreachable}");
+    }
+
     #[cfg(feature = "compose")]
     #[tokio::test]
     async fn a_quorum_has_its_own_options_there_too() {

@@ -142,6 +142,33 @@ def test_a_task_that_is_cancelled_while_it_is_granted_leaves_no_claim(
     asyncio.run(main())
 
 
+def test_a_downgrade_that_is_cancelled_gives_the_lock_back(server: Server, proxy: Proxy) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with aio.connect(proxy.url) as ours, aio.connect(server.url) as theirs:
+            lock = await ours.rwlock("a").write()
+            rule = proxy.hold("/v1/downgrade")
+            task = asyncio.ensure_future(lock.downgrade())
+            assert await loop.run_in_executor(None, rule.reached.wait, PATIENCE)
+            # The backend has done it: others read.
+            reader = await theirs.rwlock("a").try_read()
+            assert reader is not None
+            token = reader.token
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not lock.is_valid()
+            with pytest.raises(lockkit.LockReleased):
+                await ours.register("cursor").put("1", lock=lock)
+
+            async def only_the_reader() -> bool:
+                return [it.token for it in (await theirs.inspect("a")).queue] == [token]
+
+            await until(only_the_reader)
+
+    asyncio.run(main())
+
+
 def test_work_is_cancelled_when_its_lock_is_lost(server: Server) -> None:
     async def main() -> List[str]:
         said: List[str] = []
@@ -167,6 +194,48 @@ def test_work_is_cancelled_when_its_lock_is_lost(server: Server) -> None:
         return said
 
     assert sorted(asyncio.run(main())) in (["BROKEN", "cancelled"], ["VANISHED", "cancelled"])
+
+
+def test_a_lock_is_held_until_work_that_is_cancelled_twice_has_ended(server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(server.url) as ours, aio.connect(server.url) as theirs:
+            begun, undoing, again, undone = (asyncio.Event() for _ in range(4))
+
+            async def work(lock: aio.Guard) -> str:
+                begun.set()
+                try:
+                    await asyncio.sleep(PATIENCE)
+                except asyncio.CancelledError:
+                    undoing.set()
+                    while not undone.is_set():
+                        try:
+                            await undone.wait()
+                        except asyncio.CancelledError:
+                            again.set()
+                return "undone"
+
+            runs: List[Callable[..., Any]] = [ours.mutex("a").run, ours.once("a").run]
+            for run in runs:
+                for event in (begun, undoing, again, undone):
+                    event.clear()
+                task: "asyncio.Future[Any]" = asyncio.ensure_future(run(work))
+                await begun.wait()
+                task.cancel()
+                await undoing.wait()
+                task.cancel()
+                cancelled = asyncio.ensure_future(again.wait())
+                both = {task, cancelled}
+                await asyncio.wait(both, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                held = len((await theirs.inspect("a")).queue)
+                undone.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert again.is_set() and held == 1
+                # A release that is cancelled goes on in the background.
+                async with theirs.mutex("a"):
+                    pass
+
+    asyncio.run(main())
 
 
 def test_a_loop_that_was_blocked_sees_the_loss_at_once(server: Server) -> None:

@@ -13,9 +13,27 @@ import pytest
 import lockkit
 from conftest import Connect
 from lockkit import aio
+from moved import MovedClock
 from server import Server
 from test_aio import until as until_async
 from waiting import until
+
+
+def test_what_was_released_or_lost_is_not_entered_again(connect: Connect) -> None:
+    clock = MovedClock()
+    locks = connect(clock=clock)
+    guards: List[Any] = [locks.mutex("a").lock(), locks.slots("gpu", 2).acquire()]
+    for guard in guards:
+        with guard:
+            assert guard.is_valid()
+        with pytest.raises(lockkit.LockReleased):
+            with guard:
+                raise AssertionError("this is not under the lock")
+    guard = locks.mutex("a").lock()
+    clock.ahead += 60
+    with pytest.raises(lockkit.LockLost):
+        with guard:
+            raise AssertionError("this is not under the lock")
 
 
 @pytest.fixture
@@ -203,3 +221,49 @@ def test_what_one_task_sets_up_another_one_tears_down(server: Server) -> None:
         assert await free(theirs)
 
     run(server.url, work)
+
+
+def test_what_was_released_runs_nothing(server: Server) -> None:
+    async def not_under_it(guard: object) -> None:
+        raise AssertionError("this is not under the lock")
+
+    async def token(guard: Any) -> int:
+        token: int = guard.token
+        return token
+
+    async def main(ours: aio.Locks, theirs: aio.Locks) -> None:
+        guard, slot = await ours.mutex("a").lock(), await ours.slots("gpu", 2).acquire()
+        assert await guard.run(token) and await slot.run(token)
+        with pytest.raises(lockkit.LockReleased):
+            await guard.run(not_under_it)
+        with pytest.raises(lockkit.LockReleased):
+            await slot.run(not_under_it)
+        with pytest.raises(lockkit.LockReleased):
+            async with guard:
+                await not_under_it(guard)
+
+    run(server.url, main)
+
+
+def test_a_lock_that_is_to_be_had_is_entered_by_one_task_at_a_time(server: Server) -> None:
+    async def main(ours: aio.Locks, theirs: aio.Locks) -> None:
+        acquiring = ours.mutex("a").lock()
+        async with acquiring as lock:
+            # Its block would be given the other one's guard.
+            with pytest.raises(RuntimeError, match="entered"):
+                await asyncio.wait_for(acquiring.__aenter__(), 5)
+            assert lock.is_valid()
+            first = lock.token
+        async with acquiring as lock:
+            assert lock.token > first
+        waiting = asyncio.ensure_future(acquiring.__aenter__())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="entered"):
+            await asyncio.wait_for(acquiring.__aenter__(), 5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with acquiring as lock:
+            assert lock.is_valid()
+
+    run(server.url, main)

@@ -59,6 +59,12 @@ threading.Thread(target=wait, daemon=True).start()
 while not locks.inspect("a").waiters:
     pass
 """,
+    "a lock whose loss calls something": """
+locks = lockkit.connect(url, ttl=3600)
+held = [locks.mutex(name).lock() for name in "ab"]
+for lock in held:
+    lock.on_lost(lambda reason: None)
+""",
     "an exit in a block": """
 with lockkit.connect(url, ttl=3).mutex("a"):
     sys.exit(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -9,12 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, List
 
 import pytest
 
 import lockkit
 from conftest import Connect
+from lockkit import _held_lock
 from moved import MovedClock
 from proxy import Proxy
 from server import PATIENCE, Server
@@ -163,6 +167,50 @@ def test_a_release_whose_answer_was_lost_is_no_error_and_is_repeated(
     until(lambda: not locks.inspect("b").queue)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_release_that_finds_nothing_says_so_also_when_an_attempt_was_refused_before(
+    connect: Connect, proxy: Proxy, status: int
+) -> None:
+    lock = connect(proxy.url).mutex("a").lock()
+    connect().break_lock("a", lock.token, force=True)
+    proxy.answer("/v1/release", status, code="unavailable", detail="not now")
+    with pytest.raises(lockkit.LockLost) as error:
+        lock.release()
+    assert error.value.reason is lockkit.LossReason.BROKEN
+    assert len(proxy.asked("/v1/release")) == 2
+
+
+FORBIDDEN: Dict[str, Any] = {"code": "forbidden", "detail": "no right to this"}
+
+
+def test_a_downgrade_that_may_have_been_done_and_is_refused_gives_the_lock_back(
+    connect: Connect, proxy: Proxy
+) -> None:
+    locks, others = connect(proxy.url), connect()
+    lock = locks.rwlock("a").write()
+    proxy.lose("/v1/downgrade")
+    proxy.answer("/v1/downgrade", 403, **FORBIDDEN)
+    with pytest.raises(lockkit.Refused):
+        lock.downgrade()
+    assert not lock.is_valid()
+    with pytest.raises(lockkit.LockReleased):
+        lock.token
+    until(lambda: not others.inspect("a").queue)
+
+
+def test_a_downgrade_that_was_certainly_not_done_leaves_the_lock_as_it_was(
+    connect: Connect, proxy: Proxy
+) -> None:
+    lock = connect(proxy.url).rwlock("a").write()
+    proxy.answer("/v1/downgrade", 403, **FORBIDDEN)
+    with pytest.raises(lockkit.Refused):
+        lock.downgrade()
+    assert lock.mode == "exclusive" and lock.is_valid()
+    proxy.lose("/v1/downgrade")
+    lock.downgrade()
+    assert lock.mode == "shared" and lock.is_valid()
+
+
 def test_a_write_whose_answer_was_lost_is_not_done_twice(connect: Connect, proxy: Proxy) -> None:
     register = connect(proxy.url).register("cursor")
     first = register.put("41")
@@ -289,6 +337,40 @@ def test_a_callback_that_blocks_holds_up_no_renewal(connect: Connect) -> None:
     renewed(kept)
     assert kept.is_valid()
     go_on.set()
+
+
+def test_a_thread_that_cannot_be_started_for_a_callback_stops_no_release(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    locks, others = connect(ttl=3600), connect()
+    held = [locks.mutex(name).lock() for name in "abc"]
+    for lock in held:
+        lock.on_lost(lambda reason: None)
+    # What the package sees of the module.
+    threads = SimpleNamespace(Thread=Refused, Event=threading.Event)
+    monkeypatch.setattr(_held_lock, "threading", threads)
+    locks.close()
+    assert others.list() == [] and not any(lock.is_valid() for lock in held)
+    assert [it.levelname for it in caplog.records] == ["WARNING"] * 3
+
+
+def test_a_thread_without_an_event_loop_says_why_and_is_started_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    locks = connect()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "new_event_loop", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            begin(locks.mutex("a").lock).result(10)
+    with locks.mutex("a") as lock:
+        assert lock.is_valid()
 
 
 def test_what_is_no_lock_service_is_said_so(connect: Connect) -> None:

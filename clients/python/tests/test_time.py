@@ -303,6 +303,52 @@ def test_so_is_one_that_a_waiter_learns_of_late(
     assert len(proxy.asked("/v1/acquire")) == 1 and proxy.asked("/v1/release") == []
 
 
+def test_a_waiter_keeps_a_grant_whose_poll_was_sent_more_than_its_ttl_ago(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    holder = connect()
+    held = holder.mutex("a").lock()
+    rule = proxy.hold("/v1/wait")
+    asking = begin(connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock)
+    until(lambda: proxy.asked("/v1/wait"))
+    (waiter,) = holder.inspect("a").waiters
+    held.release()
+    late(rule, clock, TTL)  # the grant, which is new, ends it
+    lock = asking.result(PATIENCE)
+    assert lock.token == waiter.token and lock.remaining() > TTL / 2
+    assert len(proxy.asked("/v1/acquire")) == 1 and proxy.asked("/v1/release") == []
+
+
+def test_what_such_a_waiter_is_told_then_counts_from_its_own_request(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    held = connect().mutex("a").lock()
+    first, second = proxy.hold("/v1/wait"), proxy.hold("/v1/wait")
+    proxy.refuse("/v1/renew", times=1_000_000)  # a renewal is due at once
+    asking = begin(connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock)
+    until(lambda: proxy.asked("/v1/wait"))
+    held.release()
+    late(first, clock, TTL)
+    late(second, clock, 12)
+    assert 0 < asking.result(PATIENCE).remaining() <= TTL - 12 - MARGIN
+
+
+def test_a_waiter_whose_second_answer_is_late_too_asks_with_another_claim(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    held = connect().mutex("a").lock()
+    first, second = proxy.hold("/v1/wait"), proxy.hold("/v1/wait")
+    asking = begin(connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock)
+    until(lambda: proxy.asked("/v1/wait"))
+    held.release()
+    late(first, clock, TTL)
+    late(second, clock, TTL)
+    assert asking.result(PATIENCE).is_valid()
+    claims = [it["claim"]["id"] for it in proxy.asked("/v1/acquire")]
+    assert len(set(claims)) == 2
+    assert [it["claim"]["id"] for it in proxy.asked("/v1/release")] == claims[:1]
+
+
 def test_a_grant_that_is_not_renewed_later_is_renewed_once_when_half_of_it_is_gone(
     connect: Connect, proxy: Proxy, clock: MovedClock
 ) -> None:

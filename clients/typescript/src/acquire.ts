@@ -1,7 +1,7 @@
 /** One claim on its way into the queue of a lock, until it holds or is taken out again. */
 
 import type { Engine } from "./engine.js";
-import { LockLost, Refused, Unavailable } from "./errors.js";
+import { LockError, LockLost, Unavailable } from "./errors.js";
 import { Record, backoff } from "./record.js";
 import { otherVersion } from "./renewer.js";
 import { type Signals, sleep } from "./timers.js";
@@ -13,16 +13,16 @@ import {
   type Json,
   LONGEST_WAIT,
   type Request,
+  UNPOLLED,
   acquireBody,
   claimStatus,
   lease,
   renewals,
+  stays,
 } from "./wire.js";
 
 /** The claim was lost in the queue, or granted too late: ask with another one. */
 const RETRY = Symbol("retry");
-/** How long a waiter sleeps between two looks where it has no connection to wait on. */
-const UNPOLLED = 1_000;
 
 /** An answer, and when its request was sent. */
 interface Answered {
@@ -59,8 +59,16 @@ class Attempt {
   async run<T>(own: (record: Record) => T): Promise<T | undefined | typeof RETRY> {
     try {
       let answered = await this.#enter();
+      let polled = false;
       while (answered?.status.state === "waiting") {
         this.#uncertain ||= answered.status.ambiguous > 0;
+        answered = await this.#poll();
+        polled = true;
+      }
+      const granted = polled && answered?.status.state === "held" && answered.status;
+      if (granted && !this.#record(granted, answered!.sent)) {
+        // The poll was sent longer ago than the ttl, and was answered when the lock was granted: an
+        // answer to another one, which renews, says how much is left.
         answered = await this.#poll();
       }
       const record = answered === undefined ? RETRY : await this.#settled(answered);
@@ -106,16 +114,10 @@ class Attempt {
   /** Throws an error that stays; pauses after one that may pass. */
   async #failed(error: unknown, failures: number): Promise<void> {
     this.#checkOpen(); // what was cut may be under way: `asking` stays
-    if (!(error instanceof Unavailable || error instanceof Refused)) {
-      this.#asking = false;
-      this.#uncertain ||= maybeDone(error);
-      this.#queued = this.#uncertain;
-      throw error;
-    }
     this.#asking = false;
-    this.#uncertain ||= error.maybeDone;
+    this.#uncertain ||= error instanceof LockError && error.maybeDone;
     this.#queued = this.#uncertain;
-    if (error instanceof Refused || !this.#wait) {
+    if (!(error instanceof Unavailable) || !this.#wait) {
       throw error;
     }
     await this.#engine.pause(error, failures, this.#signals);
@@ -160,14 +162,15 @@ class Attempt {
         this.#uncertain ||= status.ambiguous > 0;
         return (await this.#granted(status, sent)) ?? RETRY;
       case "ended":
-        this.#queued = this.#uncertain;
+        this.#queued = this.#uncertain || stays(status);
         if (status.reason === "broken") {
           throw new LockLost(status.reason, status.broken);
         }
         return RETRY;
       default:
         this.#uncertain ||= status.ambiguous > 0;
-        this.#queued = this.#uncertain;
+        // One that held, and waits now, is in the queue: the backend lost what it knew.
+        this.#queued = this.#uncertain || status.state === "waiting";
         return this.#wait ? RETRY : undefined;
     }
   }
@@ -230,10 +233,6 @@ function throwIfAborted(signals: Signals): void {
   for (const signal of signals) {
     signal?.throwIfAborted();
   }
-}
-
-function maybeDone(error: unknown): boolean {
-  return error instanceof Error && "maybeDone" in error && error.maybeDone === true;
 }
 
 /**

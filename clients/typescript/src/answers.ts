@@ -76,9 +76,14 @@ export function entry(answer: Json): Entry | undefined {
       value: bytes,
       version: bigint(version),
       token: optional(token, bigint),
-      text: () => new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes),
+      text: () => utf8(bytes),
     };
   });
+}
+
+/** Reads text; throws a `TypeError` for what is none. */
+export function utf8(bytes: Uint8Array): string {
+  return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
 }
 
 function valueOf(value: Json): Uint8Array {

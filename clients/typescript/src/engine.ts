@@ -5,9 +5,17 @@ import { Closed, Invalid, LockError, Unavailable, Unsupported } from "./errors.j
 import { type Loss, Record, backoff, lossError } from "./record.js";
 import { Renewer } from "./renewer.js";
 import { type ConnectOptions, IN_BROWSER, type Settings, settings } from "./settings.js";
-import { type Signals, background, quietSleep, sleep } from "./timers.js";
+import { LONGEST_TIMER, type Signals, quietSleep, sleep } from "./timers.js";
 import { type Ask, Transport } from "./transport.js";
-import { type Claim, type ClaimStatus, claimStatus, found, lease, shortened } from "./wire.js";
+import {
+  type Claim,
+  type ClaimStatus,
+  claimStatus,
+  found,
+  lease,
+  shortened,
+  stays,
+} from "./wire.js";
 
 /** How often a warning says that the service does not answer, in milliseconds. */
 const WARN_EVERY = 30_000;
@@ -132,11 +140,13 @@ export class Engine {
     } else if (loss === undefined) {
       return;
     }
+    this.#giveBackBroken(record);
     if (loss !== undefined) {
       throw lossError(loss);
     }
     let what = "";
     let attempts = 0;
+    let maybeReleased = false;
     try {
       while (what === "") {
         try {
@@ -146,6 +156,7 @@ export class Engine {
           if (!(error instanceof Unavailable) || attempts === 2) {
             throw error;
           }
+          maybeReleased = error.maybeDone;
           this.retrying(error);
         }
       }
@@ -155,7 +166,7 @@ export class Engine {
       }
     }
     // An attempt whose answer was lost may have released it.
-    if (what !== "claim" && attempts === 0) {
+    if (what !== "claim" && !maybeReleased) {
       throw lossError(await this.#lossOf(claim, this.clock.now() < until));
     }
   }
@@ -170,13 +181,14 @@ export class Engine {
       record.leaving = true;
       try {
         const status = await this.#shorten(claim, leftUntil);
-        if (record.close()) {
-          this.#forget(record);
+        if (status.state !== "ended") {
+          if (record.close()) {
+            this.#forget(record);
+          }
+          return true;
         }
-        if (status.state === "ended") {
-          throw lossError({ reason: status.reason, broken: status.broken });
-        }
-        return true;
+        record.leaving = false;
+        this.renewed(record, status, this.clock.now());
       } catch (error) {
         if (!(error instanceof Unsupported)) {
           if (record.close()) {
@@ -224,30 +236,42 @@ export class Engine {
     record.token();
   }
 
-  /** Lets readers in beside the one that wrote. */
+  /**
+   * Lets readers in beside the one that wrote. Where this ends otherwise, and they may be in already,
+   * the lock is given back: it says that it excludes them.
+   */
   async downgrade(record: Record): Promise<void> {
     if (record.claim.request.mode !== "exclusive") {
       throw new Invalid("only a lock that is held for writing can be downgraded");
     }
-    for (let failures = 0; ; failures++) {
-      record.token();
-      const sent = this.clock.now();
-      try {
-        const limit = Math.max(100, Math.min(this.settings.timeout, record.remaining()));
-        const status = await this.#status("/v1/downgrade", record.claim, limit);
-        if (status.state === "held") {
-          record.downgraded();
-        }
-        this.renewed(record, status, sent);
+    let maybeDone = false;
+    try {
+      for (let failures = 1; ; failures++) {
         record.token();
-        return;
-      } catch (error) {
-        if (!(error instanceof Unavailable)) {
-          throw error;
+        const sent = this.clock.now();
+        try {
+          const limit = Math.max(100, Math.min(this.settings.timeout, record.remaining()));
+          const status = await this.#status("/v1/downgrade", record.claim, limit);
+          if (status.state === "held") {
+            record.downgraded();
+          }
+          this.renewed(record, status, sent);
+          record.token();
+          return;
+        } catch (error) {
+          maybeDone ||= !(error instanceof LockError) || error.maybeDone;
+          if (!(error instanceof Unavailable)) {
+            throw error;
+          }
+          this.retrying(error);
+          await sleep(Math.min(backoff(failures), record.remaining()));
         }
-        this.retrying(error);
-        await sleep(Math.min(backoff(failures + 1), record.remaining()));
       }
+    } catch (error) {
+      if (maybeDone) {
+        this.abandoned(record);
+      }
+      throw error;
     }
   }
 
@@ -256,14 +280,16 @@ export class Engine {
     if (record.isOver) {
       return;
     }
+    const leaseEnd = record.leaseEnd();
     record.renewed(status, sent);
-    if (record.isOver) {
+    if (!record.isOver) {
+      this.#renewer.schedule(record);
+    } else if (record.isDone) {
       this.#forget(record);
       if (record.uncertain || status.state === "waiting") {
-        this.giveBack(record.claim, record.uncertain);
+        const delayed = status.state === "ended" && stays(status);
+        this.giveBack(record.claim, record.uncertain, delayed ? leaseEnd : 0);
       }
-    } else {
-      this.#renewer.schedule(record);
     }
   }
 
@@ -280,7 +306,7 @@ export class Engine {
     this.#dropped.unregister(record);
   }
 
-  /** Gives a lock back that nothing refers to. */
+  /** Gives a lock back that is not to be used any more. */
   abandoned(record: Record): void {
     this.#drop(record, "dropped");
   }
@@ -291,6 +317,16 @@ export class Engine {
     if (record.lose(record.loss() ?? { reason })) {
       this.#forget(record);
       this.giveBack(record.claim, record.uncertain, closedUntil, leftUntil);
+    }
+    this.#giveBackBroken(record);
+  }
+
+  /** Gives a lock back that was lost by a graceful break, once its holder is done with it. */
+  #giveBackBroken(record: Record): void {
+    if (record.stays) {
+      record.stays = false;
+      this.#forget(record);
+      this.giveBack(record.claim, record.uncertain);
     }
   }
 
@@ -378,7 +414,10 @@ export class Engine {
       this.#drop(record, "closed");
     }
     let timer;
-    const elapsed = new Promise<void>((resolve) => (timer = background(limit, resolve)));
+    // It keeps the process alive: the caller waits, and a pause between two releases keeps none.
+    const elapsed = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, Math.min(limit, LONGEST_TIMER));
+    });
     // What was cancelled orders its releases.
     await Promise.race([elapsed, Promise.allSettled(this.#acquires)]);
     await Promise.race([elapsed, Promise.allSettled(this.#releases)]);

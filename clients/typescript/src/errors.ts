@@ -30,7 +30,8 @@ export interface BreakRecord {
  *   example.
  * - `vanished`: the backend does not have it any more. Data was lost or deleted, or the clock of the
  *   backend was moved.
- * - `dropped`: no object refers to it any more, and it was not released.
+ * - `dropped`: it was given back without a release: no object refers to it any more, or its downgrade
+ *   failed when it may have been done.
  * - `closed`: its connection object was closed.
  */
 export type LossReason =
@@ -52,7 +53,7 @@ const SAID: Readonly<Record<LossReason, string>> = {
   unreachable: "the service or its backend did not answer until its lease ended",
   refused: "the service refused to renew it until its lease ended",
   vanished: "the backend does not have it any more",
-  dropped: "no object refers to it any more, and it was not released",
+  dropped: "it was given back: nothing referred to it any more, or its downgrade failed",
   closed: "its connection object was closed",
 };
 

@@ -5,7 +5,7 @@ import { LockError, LockLost } from "./errors.js";
 import { type Listener, type Loss, type Record, lossError } from "./record.js";
 
 // Missing from Node before 20.4 and from browsers of 2024, where `await using` is compiled away.
-const asyncDispose: typeof Symbol.asyncDispose =
+export const asyncDispose: typeof Symbol.asyncDispose =
   Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
 const inspect = Symbol.for("nodejs.util.inspect.custom");
 
@@ -71,11 +71,13 @@ export abstract class Held implements AsyncDisposable {
 
   /**
    * Runs `work` with this, and releases it when the work has ended. When it is lost, `signal` fires,
-   * and this rejects with `LockLost` once the work has ended.
+   * and this rejects with `LockLost` once the work has ended. Without running it, rejects with
+   * `LockLost` or `LockReleased` when it is not held any more.
    */
   async run<T>(work: (held: this) => T | PromiseLike<T>): Promise<T> {
     let result: T;
     try {
+      this.#parts.forEach(({ record }) => record.token());
       result = await work(this);
     } catch (error) {
       const failure = stopped(this, error);

@@ -9,12 +9,10 @@ import { Invalid, Unavailable } from "./errors.js";
 import { backoff } from "./record.js";
 import type { LockState, Space } from "./state.js";
 import { type Signals, sleep } from "./timers.js";
-import { type Json, LONGEST_WAIT, holderJson } from "./wire.js";
+import { type Json, LONGEST_WAIT, UNPOLLED, holderJson } from "./wire.js";
 
 /** How long a look is repeated that fails, in milliseconds: a restart of a server is over by then. */
 const PATIENCE = 5_000;
-/** How long to sleep between two looks where there is no connection to wait on. */
-const UNPOLLED = 1_000;
 
 /** Asks until there is an answer or an error that stays, for so long. */
 export async function repeat<T>(

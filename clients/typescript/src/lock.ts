@@ -67,7 +67,8 @@ export class Lock extends Held {
 
   /**
    * Of a lock held for writing: keeps it for reading, and lets other readers in. The token stays.
-   * Rejects with `Invalid` for other locks, with `LockLost` when it is not held.
+   * Rejects with `Invalid` for other locks, with `LockLost` when it is not held. After another error
+   * the lock is given back (`dropped`), unless it is certain that nothing was done.
    */
   downgrade(): Promise<void> {
     return this.#engine.downgrade(this.#record);

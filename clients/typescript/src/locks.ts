@@ -2,6 +2,7 @@
 
 import { Engine } from "./engine.js";
 import { Invalid } from "./errors.js";
+import { asyncDispose } from "./held.js";
 import { breakLock, inspect, list, resize } from "./inspect.js";
 import { Latch } from "./latch.js";
 import { MultiLock, type MultiOptions } from "./multi.js";
@@ -12,9 +13,6 @@ import { type ConnectOptions, checkedTtl, duration } from "./settings.js";
 import { Slots } from "./slots.js";
 import { type LockOptions, exclusive } from "./source.js";
 import type { LockState, Space } from "./state.js";
-
-const asyncDispose: typeof Symbol.asyncDispose =
-  Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
 
 /** How long a resize is repeated while there is no answer, in milliseconds. */
 const PATIENCE = 30_000;

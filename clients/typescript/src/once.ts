@@ -3,6 +3,7 @@
  * writes: one byte for the encoding, two for the length of a JSON head, the head, the value.
  */
 
+import { utf8 } from "./answers.js";
 import type { Engine } from "./engine.js";
 import { Conflict, type Holder, Invalid, Refused } from "./errors.js";
 import { onlyLockErrors, stopped } from "./held.js";
@@ -120,8 +121,7 @@ export class Once {
 }
 
 function decision(value: Uint8Array, by: Holder, atUnixMs: number, token: bigint): Decision {
-  const text = () => new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(value);
-  return { value, by, atUnixMs, token, text };
+  return { value, by, atUnixMs, token, text: () => utf8(value) };
 }
 
 function encoded({ value, by, atUnixMs, token }: Decision): Uint8Array {
@@ -139,7 +139,7 @@ function encoded({ value, by, atUnixMs, token }: Decision): Uint8Array {
 function decoded({ value: bytes }: Entry): Decision {
   try {
     const length = bytes[0] === ENCODING ? ((bytes[1] ?? 0) << 8) | (bytes[2] ?? 0) : NaN;
-    const head = new TextDecoder("utf-8", { fatal: true }).decode(bytes.slice(HEAD, HEAD + length));
+    const head = utf8(bytes.slice(HEAD, HEAD + length));
     const { by, at } = object(JSON.parse(head));
     // Quotes within a text of the head have a backslash before them.
     const [, token] = /[{,]\s*"token"\s*:\s*([0-9]+)/.exec(head) ?? [];

@@ -18,7 +18,7 @@ import {
   Unavailable,
 } from "./errors.js";
 import { margin } from "./settings.js";
-import type { Claim, ClaimStatus, Held } from "./wire.js";
+import { type Claim, type ClaimStatus, type Held, stays } from "./wire.js";
 
 /** Why a lock was lost. */
 export interface Loss {
@@ -61,6 +61,8 @@ export class Record {
   asking = false;
   /** Its lease is being made to end earlier: it must not be trusted any more. */
   leaving = false;
+  /** Its claim was broken, and keeps others out until it is released. */
+  stays = false;
   #claim: Claim;
   #validity: Validity | undefined;
   #over: Over | undefined;
@@ -107,6 +109,11 @@ export class Record {
 
   get isOver(): boolean {
     return this.#over !== undefined;
+  }
+
+  /** Whether it has ended, and has no claim left to release. */
+  get isDone(): boolean {
+    return this.isOver && !this.stays;
   }
 
   /** The token of a lock that is valid; throws otherwise. */
@@ -189,6 +196,8 @@ export class Record {
         this.grant(status, sent);
         break;
       case "ended":
+        // With a lock delay it is left to its lease. First: what listens may release it.
+        this.stays = stays(status) && this.#lockDelay === 0;
         this.lose(this.loss() ?? { reason: status.reason, broken: status.broken });
         break;
       default:

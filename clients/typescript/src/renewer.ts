@@ -77,7 +77,7 @@ export class Renewer {
     let due = false;
     for (const record of [...this.#records]) {
       this.#engine.expired(record);
-      if (record.isOver) {
+      if (record.isDone) {
         this.#records.delete(record);
       } else {
         due ||= record.due <= now && !record.asking;

@@ -10,12 +10,15 @@ export type Signals = readonly (AbortSignal | undefined)[];
 /** What ends something under way, with its reason. */
 export type Cancel = (reason: unknown) => void;
 
+/** A timer that is set for longer fires at once. In milliseconds. */
+export const LONGEST_TIMER = 0x7fff_ffff;
+
 /**
- * Runs `work` after so many milliseconds, at most 2^31 - 1, unless the timer is cleared. Keeps no
+ * Runs `work` after so many milliseconds, at most `LONGEST_TIMER`, unless the timer is cleared. Keeps no
  * process alive: a program that has nothing else to do ends.
  */
 export function background(milliseconds: number, work: () => void): Timer {
-  const timer: unknown = setTimeout(work, Math.min(milliseconds, 0x7fff_ffff));
+  const timer: unknown = setTimeout(work, Math.min(milliseconds, LONGEST_TIMER));
   if (typeof timer === "object") {
     (timer as Unrefable).unref?.();
   } else {

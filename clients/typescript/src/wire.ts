@@ -21,6 +21,8 @@ export type Json = Record<string, unknown>;
 
 /** The longest wait of one request, in milliseconds. */
 export const LONGEST_WAIT = 25_000;
+/** How long to sleep between two requests where there is no connection to wait on. */
+export const UNPOLLED = 1_000;
 
 /** 128 random bits of the system: the id of a claim or of a write. */
 export function randomId(): string {
@@ -142,6 +144,11 @@ export interface Ended {
 }
 
 export type ClaimStatus = Held | NotHeld | Ended;
+
+/** Whether it stays in the queue until it is released, or its lease ends: after a graceful break. */
+export function stays({ reason, broken }: Ended): boolean {
+  return reason === "broken" && !broken?.forced;
+}
 
 /** An answer that no lock service of this version gives. */
 export class Garbled extends Error {}

@@ -109,6 +109,34 @@ test("a program with a lock and nothing else to do ends", async (t) => {
   assert.equal((await site.connect(url).inspect("a")).queue.length, 1);
 });
 
+for (const [how, code] of [
+  ["whose first release is not answered", `globalThis.lock = await locks.mutex("a").lock();`],
+  [
+    "that lost a lock with a lock delay",
+    `const lock = await locks.mutex("a", { ttl: 300, autoRenew: false, lockDelay: 300 }).lock();
+     await new Promise((resolve) => setTimeout(resolve, lock.remaining + 1));
+     await lock.release().catch(() => {});`,
+  ],
+] as const) {
+  test(`a program ${how} does not end before its locks are closed`, async (t) => {
+    const site = new Site(t);
+    const server = await site.server();
+    const proxy = await Proxy.start(site, server);
+    proxy.refuse("/v1/release");
+    const program = run(`
+      const { connect } = await import(${library()});
+      const locks = connect(${JSON.stringify(proxy.url)}, { warn: () => {} });
+      ${code}
+      await locks.close(60_000);
+      process.exitCode = 7; // it came so far
+    `);
+    const [ended] = await once(program, "exit");
+    assert.equal(ended, 7);
+    assert.equal(proxy.asked("/v1/release").length, 2);
+    assert.ok(await isFree(site.connect(server.url), "a"));
+  });
+}
+
 test("a program that waits for a lock, or for the service, does not end", async (t) => {
   const site = new Site(t);
   const { url } = await site.server();

@@ -126,8 +126,10 @@ test("an acquire is not repeated after its wait ttl", async (t) => {
 for (const how of ["a timeout", "an abort"] as const) {
   test(`an acquire that arrives after ${how} and its release leaves no ghost`, async (t) => {
     const { site, proxy } = await proxied(t);
+    // The first request takes longer, and must not be given up before it is sent.
+    await site.connect(proxy.url).inspect("a");
     const late = proxy.delay("/v1/acquire");
-    const url = how === "a timeout" ? `${proxy.url}?timeout=200ms` : proxy.url;
+    const url = how === "a timeout" ? `${proxy.url}?timeout=1s` : proxy.url;
     const locks = site.connect(url, { ttl: 3_600_000, waitTtl: 3_600_000 });
     const abort = new AbortController();
     const rejected = assert.rejects(locks.mutex("a").tryLock({ signal: abort.signal }));
@@ -157,6 +159,16 @@ test("a release whose answer was lost is no error, and is repeated", async (t) =
   await until(async () => (await locks.inspect("b")).queue.length === 0);
 });
 
+test("a release that finds nothing says so, also when an attempt was refused before", async (t) => {
+  const { site, proxy } = await proxied(t);
+  const locks = site.connect(proxy.url);
+  const lock = await locks.mutex("a").lock();
+  await locks.breakLock("a", lock.token, { force: true });
+  proxy.answer("/v1/release", 503, { code: "unavailable", status: 503, detail: "not now" });
+  await assert.rejects(lock.release(), (it) => it instanceof LockLost && it.reason === "broken");
+  assert.equal(proxy.asked("/v1/release").length, 2);
+});
+
 test("a release that finds nothing says so, and who broke the lock", async (t) => {
   const { site, proxy } = await proxied(t);
   const locks = site.connect(proxy.url, { holder: { program: "ops" } });
@@ -164,6 +176,32 @@ test("a release that finds nothing says so, and who broke the lock", async (t) =
   await locks.breakLock("a", lock.token, { force: true, reason: "it hangs" });
   await assert.rejects(lock.release(), /was broken by ops\[\d+\]@\S+ by force: it hangs/);
   assert.ok(!lock.signal.aborted);
+});
+
+const FORBIDDEN = { code: "forbidden", status: 403, detail: "no right to this" };
+
+test("a downgrade that may have been done and is refused gives the lock back", async (t) => {
+  const { site, server, proxy } = await proxied(t);
+  const lock = await site.connect(proxy.url).rwLock("a").write();
+  const { signal } = lock;
+  proxy.lose("/v1/downgrade");
+  proxy.answer("/v1/downgrade", 403, FORBIDDEN);
+  await assert.rejects(lock.downgrade(), Refused);
+  assert.ok(!lock.isValid && signal.aborted);
+  assert.throws(() => lock.token, LockLost);
+  const others = site.connect(server.url);
+  await until(async () => (await others.inspect("a")).queue.length === 0);
+});
+
+test("a downgrade that was certainly not done leaves the lock as it was", async (t) => {
+  const { site, proxy } = await proxied(t);
+  const lock = await site.connect(proxy.url).rwLock("a").write();
+  proxy.answer("/v1/downgrade", 403, FORBIDDEN);
+  await assert.rejects(lock.downgrade(), Refused);
+  assert.deepEqual([lock.mode, lock.isValid], ["exclusive", true]);
+  proxy.lose("/v1/downgrade");
+  await lock.downgrade();
+  assert.deepEqual([lock.mode, lock.isValid], ["shared", true]);
 });
 
 test("a write whose answer was lost is not done twice", async (t) => {
@@ -307,8 +345,7 @@ test("a renewal that is refused moves no deadline, and the loss says why", async
   const { site, proxy } = await proxied(t);
   const lock = await site.connect(proxy.url, { ttl: 1_000 }).mutex("a").lock();
   const { signal } = lock;
-  const problem = { code: "forbidden", status: 403, detail: "no right to this" };
-  proxy.answer("/v1/renew", 403, problem, 1_000_000);
+  proxy.answer("/v1/renew", 403, FORBIDDEN, 1_000_000);
   const reason = (await fired(signal)) as LockLost;
   assert.deepEqual([reason.reason, reason.detail], ["refused", "no right to this"]);
 });

@@ -68,6 +68,29 @@ test("run gives what the work gives, and releases also when it fails", async (t)
   assert.deepEqual((await locks.inspect("a")).queue, []);
 });
 
+test("what was released or lost runs nothing", async (t) => {
+  const site = new Site(t);
+  let ahead = 0;
+  const clock = { now: () => performance.now() + ahead };
+  const locks = site.connect((await site.server()).url, { clock });
+  const fail = () => assert.fail("this is not under the lock");
+  const held = () =>
+    Promise.all([
+      locks.mutex("a").lock(),
+      locks.slots("gpu", 2).acquire(),
+      locks.multi(["b", "c"]).lock(),
+    ]);
+  for (const it of await held()) {
+    assert.ok(await it.run(({ isValid }) => isValid));
+    await assert.rejects(it.run(fail), LockReleased);
+  }
+  const lost = await held();
+  ahead += 60_000;
+  for (const it of lost) {
+    await assert.rejects(it.run(fail), LockLost);
+  }
+});
+
 test("an aborted call rejects with the reason, and leaves no claim", async (t) => {
   const site = new Site(t);
   const locks = site.connect((await site.server()).url);

@@ -189,6 +189,40 @@ test("a grant of which little is left is renewed before it is a lock", async (t)
   assert.ok((await waiting).remaining > TTL / 2);
 });
 
+test("a waiter keeps a grant whose poll was sent more than its ttl ago", async (t) => {
+  const { proxy, clock, locks, other } = await late(t);
+  const held = await other.mutex("a").lock();
+  const rule = proxy.hold("/v1/wait");
+  const asking = locks.mutex("a").lock();
+  await until(() => proxy.asked("/v1/wait").length > 0);
+  const [, waiter] = await queue(other);
+  await held.release();
+  await arrives(rule, clock, TTL); // the grant, which is new, ends it
+  const lock = await asking;
+  assert.equal(lock.token, waiter);
+  assert.ok(lock.remaining > TTL / 2);
+  assert.equal(proxy.asked("/v1/acquire").length, 1);
+  assert.deepEqual(proxy.asked("/v1/release"), []);
+});
+
+test("what such a waiter asks for then counts from its own request, once", async (t) => {
+  const { proxy, clock, locks, other } = await late(t);
+  const held = await other.mutex("a").lock();
+  const polls = [proxy.hold("/v1/wait"), proxy.hold("/v1/wait")];
+  const asking = locks.mutex("a").lock();
+  await until(() => proxy.asked("/v1/wait").length > 0);
+  await held.release();
+  for (const poll of polls) {
+    await Promise.race([poll.reached, asking]);
+    assert.equal(proxy.asked("/v1/acquire").length, 1);
+    await arrives(poll, clock, TTL);
+  }
+  assert.ok((await asking).isValid);
+  const claims = proxy.asked("/v1/acquire").map((it) => it.claim.id);
+  assert.equal(new Set(claims).size, 2);
+  assert.deepEqual(proxy.asked("/v1/release").map((it) => it.claim.id), claims.slice(0, 1));
+});
+
 test("a grant that is not renewed later is renewed once when half of it is gone", async (t) => {
   const { proxy, clock, locks } = await late(t);
   const rule = proxy.hold("/v1/acquire");

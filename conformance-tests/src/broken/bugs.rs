@@ -66,6 +66,8 @@ pub enum InjectedBug {
     LoweringEvicts,
     FirstUseResizes,
     PromotesForTheWaitingTtl,
+    PromotesTheBroken,
+    GrantsTheBroken,
     ShortensWithOthersInLine,
     RevivesWithOthersInLine,
     WakesLate,

@@ -177,6 +177,16 @@ pub const BUGS: &[Caught] = &[
         "inspect_04_a_graceful_break_waits_for_the_holder",
     ),
     caught(
+        InjectedBug::PromotesTheBroken,
+        "a broken waiter that is promoted gets the lease of a holder",
+        "inspect_10_a_waiter_broken_gracefully_gets_no_lease_for_holding",
+    ),
+    caught(
+        InjectedBug::GrantsTheBroken,
+        "a broken waiter that is promoted is granted",
+        "inspect_10_a_waiter_broken_gracefully_gets_no_lease_for_holding",
+    ),
+    caught(
         InjectedBug::ForcedBreakWaits,
         "a forced break waits for the lease to end",
         "inspect_05_a_forced_break_frees_at_once",

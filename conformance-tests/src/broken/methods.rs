@@ -415,10 +415,15 @@ impl Toy {
         let line = lines.get(&self.key(&claim.key));
         let found = line.and_then(|line| Some((line, line.position(claim.id)?)));
         let Some((line, at)) = found else {
-            let reason = lockkit_core::LossReason::Expired;
-            return Err(Error::lost(reason));
+            return Err(Error::lost(LossReason::Expired));
         };
         let entry = &line.entries[at];
+        if entry.graceful_break
+            && let Some(record) = line.broken.get(&claim.id)
+            && !self.is(InjectedBug::GrantsTheBroken)
+        {
+            return Err(Error::lost(LossReason::Broken(record.clone())));
+        }
         let grant = entry.held_since.map(|_| self.grant(entry));
         let next_end = line.entries.iter().map(|e| e.expires).min();
         let next_end = next_end.filter(|end| *end > now);

@@ -215,7 +215,9 @@ impl Toy {
                 true => entry.claim.hold_ttl.min(entry.claim.wait_ttl),
                 false => entry.claim.hold_ttl,
             };
-            entry.expires = now.after(self.lasts(ttl));
+            if !entry.graceful_break || self.is(InjectedBug::PromotesTheBroken) {
+                entry.expires = now.after(self.lasts(ttl));
+            }
             promoted += 1;
         }
     }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{BreakMode, ClaimEnd, Patience, Renewal};
 use lockkit_core::{ClientIdentity, LockManager, LossReason, Mode, Namespace, Space};
 
-use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE};
+use super::queue::brief_waiter;
+use crate::context::{CaseContext, LONG, MustSucceed, PATIENCE, undisturbed};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(context: CaseContext) {
@@ -342,4 +344,32 @@ pub async fn inspect_09_a_namespace_with_a_lock_or_a_register_is_listed_once(con
     for manager in managers.iter().filter(|_| context.capabilities().registers) {
         manager.register("r").delete().await.expect("it works");
     }
+}
+
+pub async fn inspect_10_a_waiter_broken_gracefully_gets_no_lease_for_holding(context: CaseContext) {
+    let (driver, context) = (&context.driver().await, &context);
+    undisturbed(context.short() * 2, |wait, name| async move {
+        let [holder, next] = [0; 2].map(|_| context.exclusive(&name));
+        let waiter = brief_waiter(context, &name, wait);
+        driver.grant(&holder).await;
+        driver.queue(&waiter).await;
+        driver.queue(&next).await;
+        let token = context.queue(driver, &holder.key).await[1].token;
+        let why = record("not you", false);
+        let broken = driver.break_claim(&holder.key, token, BreakMode::Graceful, &why).await;
+        assert!(broken.expect("it works"));
+        driver.let_go(&holder).await;
+        // No claim is ahead of it, and its client may not know yet that it was broken. A guard may come of that
+        // only on a shared lease, with which it ends.
+        if context.capabilities().lease_scope == LeaseScope::Claim {
+            let outcome = context.soon("it is told", driver.granted(&waiter)).await;
+            let error = outcome.expect_err("it was broken");
+            assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
+        }
+        assert_eq!(driver.renew_one(&waiter).await, Renewal::Ended(ClaimEnd::Broken(why)));
+        let limit = context.after(wait);
+        let turn = context.within(limit, "its waiting lease ends", driver.granted(&next)).await;
+        turn.expect("its turn");
+    })
+    .await;
 }

@@ -140,14 +140,19 @@ impl SideBySide {
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
-                // What becomes of a claim that is asked for again after its end is not specified.
                 let (queue, _) = self.model.queue_and_holders();
-                let Some(queued) = queue.iter().find(|queued| queued.id == claim.id) else {
-                    return Ok(());
-                };
-                // Nor is it whether a try says that a claim was broken which it takes out of the queue.
-                let waits = (queued.broken || rng.random_bool(0.8)) && context.has_line();
                 let driver = self.driver_for(&claim, rng);
+                let waits = rng.random_bool(0.8) && context.has_line();
+                let is_queued = queue.iter().any(|queued| queued.id == claim.id);
+                let is_broken = self.model.renew(claim.id) == ExpectedResult::Broken;
+                // What becomes of a claim that is asked for again after its end is not specified; nor whether a
+                // try of one that was broken says so, or that it is busy. A lease that is that of a session goes on
+                // after a break, so that its grant, of which the next renewal says that it was broken, is none
+                // too long.
+                let in_session = context.capabilities().lease_scope == LeaseScope::Session;
+                if !is_queued || is_broken && (in_session || !waits) {
+                    return Ok(());
+                }
                 self.acquire(&driver, claim, waits).await
             }
             (46..62, Some(claim)) => self.renew(&self.driver_for(&claim, rng), &claim).await,

@@ -146,7 +146,7 @@ pub async fn queue_06_an_expired_holder_with_others_queued_is_not_revived(contex
 }
 
 /// One that waits for a short time without being renewed, and would hold for long.
-fn brief_waiter(context: &CaseContext, name: &str, wait: Duration) -> Arc<Claim> {
+pub(super) fn brief_waiter(context: &CaseContext, name: &str, wait: Duration) -> Arc<Claim> {
     let mut waiter = Claim::clone(&context.exclusive(name));
     waiter.wait_ttl = wait;
     Arc::new(waiter)

@@ -131,7 +131,7 @@ pub(crate) struct RunArgs {
     /// NAME then identifies the run, such as 2026-11-21/report. Another host that comes while the
     /// command runs waits for its end (or as --wait and --try say), and runs it if it failed or its
     /// host died.
-    #[arg(long = "once", conflicts_with_all = ["shared", "permits", "limit"])]
+    #[arg(long = "once", conflicts_with_all = ["shared", "permits", "limit", "at_least"])]
     pub(crate) only_once: bool,
 
     /// With --once: how long the success is remembered [default: 7d]

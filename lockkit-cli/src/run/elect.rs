@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::launch::{self, Job};
 use super::signals::Signals;
-use super::{HoldLimit, environment, held, hold, nested, under};
+use super::{HoldLimit, held, hold, nested, under};
 use crate::acquire::{self, LockRequest};
 use crate::args::BackendArgs;
 use crate::args::acquire::LockArgs;
@@ -45,7 +45,8 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
         loop {
             let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.lease().token()?));
-            job.environment = environment(&guard, held::held(), &backend, &take)?;
+            job.environment =
+                nested::environment(held::held(), &args.name, &guard.lease(), &backend)?;
             let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await;
             if let Some(ending) = conclude(guard, ended?, &args.name).await {
                 return Ok(ending);

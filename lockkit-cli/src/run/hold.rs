@@ -342,7 +342,7 @@ fn announce(leftovers: Leftovers, processes: &[String]) {
         Leftovers::Leave => "the lock is released, and they work on (--leftovers=leave)",
         Leftovers::End => "ending them",
     };
-    output::warn(format!("the command left processes behind in its group{many}: {so}"));
+    output::fail(format!("the command left processes behind in its group{many}: {so}"));
 }
 
 /// When the command is to be ended if nothing is heard of the lock any more.

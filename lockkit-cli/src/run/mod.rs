@@ -33,7 +33,6 @@ use crate::backend::Backend;
 use crate::exit::{Ending, ExitError};
 use crate::taken::Taken;
 use crate::{describe, note, outage, output, system};
-use held::Held;
 use hold::Hold;
 use launch::Job;
 use once::Once;
@@ -77,7 +76,7 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
             let _ = guard.release().await;
             return Ok(Ending::Code(0));
         }
-        let environment = environment(&guard, held, &backend, &take)?;
+        let environment = nested::environment(held, &args.name, &guard.lease(), &backend)?;
         let (contained, leftovers) = (args.contain, args.leftovers);
         let job = Job { command, environment, contained, leftovers };
         let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
@@ -89,8 +88,18 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
             take.leave();
         }
         match stay(&locks, &take, &guard, &ended, &mut signals).await {
-            Some(signal) => Ok(Ending::Signal(signal)),
-            None => conclude(guard, ended, &args.name).await,
+            Stay::Unneeded => conclude(guard, ended, &args.name).await,
+            Stay::Asked(signal) => Ok(Ending::Signal(signal)),
+            Stay::Over => {
+                match guard.release().await {
+                    Err(Error::Lost { reason, .. }) => output::note(format!(
+                        "the lock {:?} did not stay held for all of --at-least: {reason}",
+                        args.name
+                    )),
+                    released => tell_release(released, &args.name),
+                }
+                Ok(ended.end.ending())
+            }
         }
     }
     .await;
@@ -148,16 +157,6 @@ impl HoldLimit {
     }
 }
 
-/// What a command finds in its environment under a lock that is held.
-fn environment(
-    guard: &Taken,
-    held: Vec<Held>,
-    backend: &Backend,
-    take: &LockRequest<'_>,
-) -> Result<Vec<(&'static str, Option<String>)>, ExitError> {
-    nested::environment(held, take.name, &guard.lease(), backend)
-}
-
 /// Runs the command under a lock that is held, to the end of all that it started.
 async fn under(
     locks: &LockManager,
@@ -182,6 +181,16 @@ async fn under(
     }
 }
 
+/// What became of the rest of --at-least.
+enum Stay {
+    /// The lock was lost while the command ran, or this process need not stay.
+    Unneeded,
+    /// A signal asked this process to end.
+    Asked(Signal),
+    /// It passed, or the lock was lost in it.
+    Over,
+}
+
 /// Waits for the end of --at-least where the lock cannot be left to the backend. A signal that asks this
 /// process to end makes it leave without a release, so that the lease lasts.
 async fn stay(
@@ -190,22 +199,27 @@ async fn stay(
     guard: &Taken,
     ended: &hold::Outcome,
     signals: &mut Signals,
-) -> Option<Signal> {
-    let rest = guard.lease().least_remaining();
-    let can = locks.capabilities();
-    if ended.lost.is_some() || rest.is_zero() || (can.detached && can.shorten) {
-        return None;
-    }
-    take.stays(rest);
+) -> Stay {
     let lease = guard.lease();
+    let can = locks.capabilities();
+    let is_left = lease.least_remaining().is_zero() || (can.detached && can.shorten);
+    if ended.lost.is_some() || is_left {
+        return Stay::Unneeded;
+    }
+    // A loss that shows only now was one while the command ran, or may have been.
+    if let Err(Error::Lost { .. }) = lease.renew().await {
+        return Stay::Unneeded;
+    }
+    let rest = lease.least_remaining();
+    take.stays(rest);
     tokio::select! {
         biased;
         signal = signals.next() => {
             take.leave();
-            Some(signal)
+            Stay::Asked(signal)
         }
-        _ = lease.lost() => None,
-        () = sleep(rest) => None,
+        _ = lease.lost() => Stay::Over,
+        () = sleep(rest) => Stay::Over,
     }
 }
 
@@ -219,15 +233,21 @@ async fn conclude(guard: Taken, ended: hold::Outcome, name: &str) -> Result<Endi
     if let Some(why) = ended.lost {
         return Err(lost(&why));
     }
+    if let Err(Error::Lost { reason, .. }) = released {
+        return Err(lost(&reason));
+    }
+    tell_release(released, name);
+    Ok(ended.end.ending())
+}
+
+fn tell_release(released: Result<(), Error>, name: &str) {
     match released {
         Ok(()) => output::detail(format!("released {name:?}")),
-        Err(Error::Lost { reason, .. }) => return Err(lost(&reason)),
         Err(error) => output::note(format!(
             "warning: the command is done, but {name:?} could not be released ({error}): it is \
              free when its lease ends"
         )),
     }
-    Ok(ended.end.ending())
 }
 
 #[cfg(test)]

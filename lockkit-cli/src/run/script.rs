@@ -9,6 +9,10 @@
 //! The script tells its process id through a file in a folder of `hold`'s own: in `$(…)` the parent
 //! may be a subshell, and only what the script evaluates knows the script. The folder also has the URL,
 //! if that contains a secret, and is removed when the script has ended.
+//!
+//! A script that was stopped while it waited, or between `$(…)` and `eval`, may come to that file after the
+//! lock was given back. So the file is in a folder of its own, which is renamed before the lock is given
+//! back: a script that writes later finds no folder and ends, and one that wrote before is found in it.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -24,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::launch::Job;
 use super::signals::Signals;
-use super::{HoldLimit, conclude, environment, held, nested, role, under};
+use super::{HoldLimit, conclude, held, nested, role, under};
 use crate::acquire::{self, LockRequest};
 use crate::args::acquire::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Command};
@@ -33,8 +37,12 @@ use crate::exit::{Ending, ExitError, code};
 use crate::output;
 use crate::system::{self, Process};
 
-/// Where the script writes its process id.
-const SCRIPT: &str = "script";
+/// Where the script writes its process id, and the folder of that file.
+const SCRIPT: &str = "pid";
+const ENTRY: &str = "script";
+
+/// What that folder is called once it is too late for the script.
+const CLOSED: &str = "closed";
 
 /// The line behind what the script is to evaluate.
 const COMPLETE: &str = "# complete";
@@ -43,8 +51,8 @@ const COMPLETE: &str = "# complete";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The verb. Whatever comes of it, the script hears of it: `eval ""` would go on without the lock.
-pub(crate) fn hold() -> Result<Ending, ExitError> {
-    let ended = start();
+pub(crate) fn hold(name: &str) -> Result<Ending, ExitError> {
+    let ended = start(name);
     let ending = match &ended {
         Ok(ending) => *ending,
         Err(failure) => failure.ending,
@@ -60,7 +68,7 @@ pub(crate) fn refuse(ending: Ending) {
     let _ = output::print(&format!("exit {}\n", ending.code()));
 }
 
-fn start() -> Result<Ending, ExitError> {
+fn start(name: &str) -> Result<Ending, ExitError> {
     system::is_usable()?;
     let folder = private_folder()?;
     let failed = |e: io::Error| ExitError::os("cannot start the keeper of the lock", e);
@@ -73,9 +81,15 @@ fn start() -> Result<Ending, ExitError> {
         .spawn()
         .map_err(failed)?;
     let mut text = String::new();
+    let mut is_complete = false;
     for line in keeper.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line.map_err(failed)?;
         if line == COMPLETE {
+            is_complete = true;
+            // This process may have been stopped since the line was written.
+            if keeper.try_wait().map_err(failed)?.is_some() {
+                break;
+            }
             output::print(&text)?;
             return Ok(Ending::Code(0));
         }
@@ -83,15 +97,24 @@ fn start() -> Result<Ending, ExitError> {
         text.push('\n');
     }
     let _ = std::fs::remove_dir_all(&folder);
+    if is_complete {
+        return Err(ExitError::new(code::LOST, given_back(name)));
+    }
     let status = keeper.wait().map_err(failed)?;
     let code = status.code().map_or(code::SOFTWARE, |code| code as u8);
     Ok(Ending::Code(if code == 0 { code::SOFTWARE } else { code }))
 }
 
+fn given_back(name: &str) -> String {
+    format!("the lock {name:?} was given back, since the script did not go on in time")
+}
+
 fn private_folder() -> Result<PathBuf, ExitError> {
     let id = lockkit::driver::ClaimId::random().to_hex();
     let folder = std::env::temp_dir().join(format!("lockkit-{}", &id[..16]));
-    let made = DirBuilder::new().mode(0o700).create(&folder);
+    let mut private = DirBuilder::new();
+    private.mode(0o700);
+    let made = private.create(&folder).and_then(|()| private.create(folder.join(ENTRY)));
     made.map_err(|e| ExitError::os(&format!("cannot make the folder {}", folder.display()), e))?;
     Ok(folder)
 }
@@ -128,17 +151,22 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
             () = end_of_stdin() => return Err(ExitError::silent(code::SOFTWARE)),
         };
         backend.hand_on_by_file(folder)?;
-        let variables = environment(&guard, held, &backend, &take)?;
+        let variables = nested::environment(held, &args.name, &guard.lease(), &backend)?;
         for (name, value) in &variables {
             print_variable(name, value.as_deref())?;
         }
-        let file = quoted(&folder.join(SCRIPT).to_string_lossy());
-        output::print(&format!("echo $$ >{file}\n{COMPLETE}\n"))?;
+        let file = quoted(&folder.join(ENTRY).join(SCRIPT).to_string_lossy());
+        let late = quoted(&format!("lockkit: {}", given_back(&args.name)));
+        output::print(&format!(
+            "echo $$ >{file} && [ -s {file} ] || {{ printf '%s\\n' {late} >&2; exit {}; }}\n{COMPLETE}\n",
+            code::LOST
+        ))?;
         let command = role::stand_in(folder, hold_limit.kill_after);
         let leftovers = Leftovers::End;
         let job = Job { command, environment: variables, contained: false, leftovers };
-        let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await?;
-        conclude(guard, ended, &args.name).await
+        let ended = under(&locks, &guard, hold_limit, &job, &mut signals).await;
+        close(folder);
+        conclude(guard, ended?, &args.name).await
     }
     .await;
     acquire::close_after(&locks, &result).await;
@@ -171,9 +199,11 @@ pub(crate) fn stand_in(arguments: &[OsString]) -> ExitCode {
     role::asynchronously(async {
         let mut signals = Signals::ending()?;
         let _folder = Removed(Path::new(folder));
-        let Ok(Some((pid, script))) = timeout(PATIENCE, script(Path::new(folder))).await else {
-            return Ok(Ending::Code(0));
+        let script = match timeout(PATIENCE, written(Path::new(folder))).await {
+            Ok(text) => script(&text),
+            Err(_) => read(&close(Path::new(folder))).and_then(|text| script(&text)),
         };
+        let Some((pid, script)) = script else { return Ok(Ending::Code(0)) };
         let watched = script.try_clone().map_err(|e| ExitError::os("the script", e))?;
         let mut ended = tokio::task::spawn_blocking(move || watched.wait());
         tokio::select! {
@@ -198,15 +228,30 @@ impl Drop for Removed<'_> {
     }
 }
 
-/// The script, once it has said who it is.
-async fn script(folder: &Path) -> Option<(Pid, Process)> {
-    let file = folder.join(SCRIPT);
-    let text = loop {
-        match std::fs::read_to_string(&file) {
-            Ok(text) if text.ends_with('\n') => break text,
-            _ => sleep(Duration::from_millis(10)).await,
+/// Makes it too late for the script to say who it is. Returns where it has said so, if it has.
+fn close(folder: &Path) -> PathBuf {
+    let closed = folder.join(CLOSED);
+    let _ = std::fs::rename(folder.join(ENTRY), &closed);
+    closed.join(SCRIPT)
+}
+
+/// What the script has written, once it has.
+async fn written(folder: &Path) -> String {
+    let file = folder.join(ENTRY).join(SCRIPT);
+    loop {
+        match read(&file) {
+            Some(text) => return text,
+            None => sleep(Duration::from_millis(10)).await,
         }
-    };
+    }
+}
+
+fn read(file: &Path) -> Option<String> {
+    std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))
+}
+
+/// The script that has said who it is; `None` when it has ended.
+fn script(text: &str) -> Option<(Pid, Process)> {
     let pid = Pid::from_raw(text.trim().parse().ok()?)?;
     Some((pid, Process::open(pid)?))
 }

@@ -67,3 +67,24 @@ fn a_runner_that_died_is_followed_after_its_lease() {
     assert_eq!(second.code(), 0);
     wait_for("the second run", || (runs(&stage) == 2).then_some(()));
 }
+
+#[test]
+fn a_success_that_could_not_be_remembered_is_refused_before_the_job() {
+    let stage = Stage::new();
+    let job = ["run", "--local", "--once", "job", "--keep", "4000d", "sh", "-c", "echo >>ran"];
+    let refused = stage.run(&job);
+    let said = stderr(&refused);
+    assert_eq!((refused.status.code(), runs(&stage)), (Some(64), 0), "{said}");
+    assert!(said.contains("10 years at most"), "{said}");
+}
+
+/// A host that finds the job done would hold the name all the same.
+#[test]
+fn a_job_that_is_done_once_has_no_least_hold() {
+    let stage = Stage::new();
+    let run = ["run", "--local", "--once", "--at-least", "5s", "job", "true"];
+    let refused = stage.run(&run);
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--at-least"), "{}", stderr(&refused));
+    assert!(!stage.state_folder().join("lockkit/locks.db").exists(), "before any I/O");
+}

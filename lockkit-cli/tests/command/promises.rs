@@ -191,7 +191,7 @@ async fn a_quorum_and_a_service_say_what_their_backends_say() {
     let weak = servers[1].addr();
     resp::ask(weak, &["CONFIG", "SET", "maxmemory", "1gb"]).await.unwrap();
     resp::ask(weak, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
-    has(&stage, &quorum, "client crash", "no guarantee", "member 1: ");
+    has(&stage, &quorum, "client crash", "no guarantee", &format!("redis://{weak}: "));
 
     let mut service = stage.start(&["serve", "--url", &urls[1], "--listen", "127.0.0.1:0"]);
     let said = stage.wait_for_file("stderr");

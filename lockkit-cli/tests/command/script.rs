@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 
 use lockkit_lab::{ServerKind, SharedServer};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::stage::{Running, Stage, code, stderr, stdout, wait_for};
+use crate::stage::{Running, Stage, children_called, code, stderr, stdout, wait_for};
 
 const WORK: &str = "echo $LOCKKIT_TOKEN >up; until [ -e go ]; do sleep 0.02; done; echo done >end";
 
@@ -83,6 +84,55 @@ fn a_script_that_is_interrupted_while_it_waits_leaves_nothing() {
     running.signal(Signal::INT);
     running.end();
     stage.wait_for_waiters("a", 0);
+}
+
+/// The process that waits for the script to go on, killed.
+fn kill_stand_in(stage: &Stage) {
+    let keeper = stage.state("a")["holders"][0]["identity"]["pid"].as_u64().unwrap();
+    let stand_in = wait_for("the stand-in", || children_called(keeper as u32, "exe").pop());
+    kill_process(Pid::from_raw(stand_in).unwrap(), Signal::KILL).unwrap();
+}
+
+/// As by Ctrl-Z in an interactive shell. The lock is acquired meanwhile, and released.
+#[test]
+fn a_script_that_was_stopped_while_it_waited_does_not_go_on_without_the_lock() {
+    let stage = Stage::new();
+    let ticket = stage.run(&["acquire", "--local", "--ttl", "1000", "a"]);
+    let line = "eval \"$(\"$LOCKKIT\" hold --local a)\"; touch ran";
+    let mut running = stage.start_command(stage.program("sh").args(["-c", line]).process_group(0));
+    stage.wait_for_waiters("a", 1);
+    let group = Pid::from_child(&running.0);
+    kill_process_group(group, Signal::STOP).unwrap();
+    assert!(stage.run(&["release", "--local", stdout(&ticket).trim()]).status.success());
+    stage.wait_for_holder("a");
+    kill_stand_in(&stage);
+    wait_for("the release", || is_free(&stage));
+    kill_process_group(group, Signal::CONT).unwrap();
+    assert_eq!(running.code(), 74);
+    assert!(!stage.path("ran").exists());
+    let said = fs::read_to_string(stage.path("stderr")).unwrap();
+    assert!(said.contains("the lock \"a\" was given back"), "{said}");
+}
+
+/// The stand-in waits 10 s for it.
+#[test]
+fn a_script_that_evaluates_the_text_too_late_ends() {
+    let too_late = |kill: fn(&Stage)| {
+        let stage = Stage::new();
+        let script = "text=$(\"$LOCKKIT\" hold --local a); echo >up; \
+                      until [ -e go ]; do sleep 0.02; done; eval \"$text\"; touch ran";
+        let mut running = stage.start_command(stage.program("sh").args(["-c", script]));
+        stage.wait_for_file("up");
+        kill(&stage);
+        wait_for("the release", || is_free(&stage));
+        fs::write(stage.path("go"), "").unwrap();
+        assert_eq!(running.code(), 74);
+        assert!(!stage.path("ran").exists());
+        let said = fs::read_to_string(stage.path("stderr")).unwrap();
+        assert!(said.contains("the lock \"a\" was given back"), "{said}");
+    };
+    too_late(kill_stand_in);
+    too_late(|_| {});
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn a_lost_lock_stays_closed_for_its_delay_and_a_released_one_opens() {
     assert!(released.status.success(), "{}", stderr(&released));
     assert!(!is_held(&stage, "a"), "a release opens at once");
     // Not renewed, since the process stands still; its supervisor ends the command by the clock.
-    let mut holder = stage.start(&run(&["a", "sleep", "1000"]));
-    stage.wait_for_holder("a");
+    let mut holder = stage.start(&run(&["a", "-c", "echo >up; exec sleep 1000"]));
+    stage.wait_for_file("up");
     let shown = stage.state("a");
     assert_eq!(shown["holders"][0]["lock_delay_ms"], 5_000, "{shown}");
     assert_eq!(shown["holders"][0]["ttl_ms"], 2_000, "{shown}");
@@ -73,6 +73,25 @@ fn a_lost_lock_stays_closed_for_its_delay_and_a_released_one_opens() {
         free >= Duration::from_millis(6_200),
         "open {free:?} after the last renewal, or sooner"
     );
+}
+
+/// Where it cannot be left to the backend, `lockkit` itself stays. It renews at a third of the least hold.
+#[test]
+fn a_loss_after_the_command_is_not_one_while_it_ran() {
+    let stage = Stage::new();
+    let file = |name| stage.path(name).display().to_string();
+    let url = format!("mirror:sqlite:{},sqlite:{}", file("old.db"), file("new.db"));
+    let run = ["run", "--url", &url, "--at-least", "24s", "--ttl", "8s", "--progress=json"];
+    let mut run = stage.start(&[&run[..], &["a", "false"]].concat());
+    let said = || std::fs::read_to_string(stage.path("stderr")).unwrap();
+    wait_for("the end of the command", || said().contains("\"phase\":\"held\"").then_some(()));
+    let shown = stage.run(&["show", "--json", "--url", &url, "a"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let token = shown["holders"][0]["token"].to_string();
+    let broken = stage.run(&["break", "--url", &url, "--force", "--token", &token, "a"]);
+    assert!(broken.status.success(), "{}", stderr(&broken));
+    assert_eq!(run.code(), 1, "{}", said());
+    assert!(said().contains("did not stay held for all of --at-least"), "{}", said());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error, Lifetime, Token};
 
 use super::MirrorDriver;
-use super::state::{MirrorRenewal, MirrorState, at_new, at_old, renewed, token_of_both};
+use super::state::{MirrorRenewal, MirrorState, at_new, at_old, lost, renewed};
 
 impl MirrorDriver {
     /// Puts a claim into the old queue, and into the new one where it holds there.
@@ -23,21 +23,24 @@ impl MirrorDriver {
             return Err(self.unsupported("claims that outlive their process"));
         }
         let asked = self.clock.now();
-        // Should it not be read now, it is later.
+        self.remember(claim);
+        // Should they not be read now, they are later.
         let (answered, _) = futures_util::future::join(
             self.old.acquire(&at_old(claim), patience),
-            self.base_last_read(&claim.key.namespace),
+            self.bases_last_read(&claim.key.namespace),
         )
         .await;
-        let Attempted { result: answer, ambiguous } = answered?;
+        let Attempted { result: answer, ambiguous } = answered.inspect_err(|error| {
+            // It may be there; then core asks again, or releases it.
+            if !matches!(error, Error::Backend { .. }) {
+                self.forget(claim);
+            }
+        })?;
         let answered = match answer {
             Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
-            Acquisition::Queued { ahead } => {
-                self.states().entry(claim.id).or_insert(MirrorState::InOld);
-                Acquisition::Queued { ahead }.into()
-            }
+            Acquisition::Queued { ahead } => Acquisition::Queued { ahead }.into(),
             Acquisition::Busy => {
-                self.states().remove(&claim.id);
+                self.forget(claim);
                 Acquisition::Busy.into()
             }
         };
@@ -45,7 +48,7 @@ impl MirrorDriver {
     }
 
     pub(super) async fn release_at_both(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.states().remove(&claim.id);
+        self.forget(claim);
         let (old, new) =
             futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
         Ok(match (old?, new?) {
@@ -64,24 +67,31 @@ impl MirrorDriver {
     /// asked earlier, another claim could get a greater one of the new backend in between.
     ///
     /// `None` when the tokens were taken over since it entered the new queue: there its tag tells
-    /// everybody another token, so it has left that queue, and is to enter it again.
+    /// everybody another token, so it has left that queue, and is to enter it again. An error when it was
+    /// released meanwhile.
     pub(super) async fn grant(
         &self,
         claim: &Arc<Claim>,
         (old, new): (Grant, Grant),
         (asked, under): (Moment, u64),
     ) -> Result<Option<Grant>, Error> {
-        if let Some(MirrorState::Holds { token, .. }) = self.state_of(claim) {
-            return Ok(Some(self.lease(&old, &new, token, asked)));
+        match self.state_of(claim) {
+            Some(MirrorState::Holds { token, .. }) => {
+                return Ok(Some(self.lease(&old, &new, token, asked)));
+            }
+            Some(state) if state.under() == Some(under) => {}
+            // It left that queue after this answer.
+            _ => return Ok(None),
         }
-        if self.base(&claim.key.namespace).await? != under {
+        let bases = self.bases(&claim.key.namespace).await?;
+        if bases.under() != under {
             self.new.release(claim).await?;
-            self.states().insert(claim.id, MirrorState::InOld);
+            self.change(claim, |known| known.state = MirrorState::InOld)?;
             return Ok(None);
         }
-        match token_of_both(under, old.token, new.token) {
+        match bases.of_both(old.token, new.token) {
             Ok(token) => {
-                self.states().insert(claim.id, MirrorState::Holds { under, token });
+                self.change(claim, |known| known.state = MirrorState::Holds { under, token })?;
                 Ok(Some(self.lease(&old, &new, token, asked)))
             }
             Err(error) => {
@@ -116,8 +126,8 @@ impl MirrorDriver {
         renewals
     }
 
-    /// Asks for what holds in the old queue in the new one as well.
-    pub(super) async fn acquire_at_new(
+    /// Asks for what holds in the old queue in the new one as well; an error when it was released meanwhile.
+    async fn acquire_at_new(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -126,19 +136,29 @@ impl MirrorDriver {
     ) -> Result<Attempted<Acquisition>, Error> {
         let mut ambiguous = 0;
         loop {
-            let under = match self.state_of(claim).and_then(MirrorState::under) {
+            let now = self.bases_last_read(&claim.key.namespace).await?.under();
+            // Under the lock of the map, so that a release that comes now finds that it was asked for.
+            let under = self.change(claim, |known| {
+                known.unanswered += 1;
                 // An earlier request may have put it in with this tag.
-                Some(under) => under,
-                None => {
-                    let under = self.base_last_read(&claim.key.namespace).await?;
-                    self.states().insert(claim.id, MirrorState::AskedNew { under });
-                    under
+                let under = known.state.under().unwrap_or(now);
+                if known.state == MirrorState::InOld {
+                    known.state = MirrorState::AskedNew { under };
                 }
+                under
+            })?;
+            let answered = self.new.acquire(&at_new(claim, under), patience).await;
+            let is_certain = match &answered {
+                Ok(answered) => answered.ambiguous == 0,
+                Err(error) => !matches!(error, Error::Backend { .. }),
             };
-            let answered = match self.new.acquire(&at_new(claim, under), patience).await {
+            if is_certain {
+                self.change(claim, |known| known.unanswered -= 1)?;
+            }
+            let answered = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
-                    if !matches!(error, Error::Backend { .. }) {
+                    if is_certain {
                         self.take_back(claim).await?;
                     }
                     return Err(error);
@@ -153,7 +173,7 @@ impl MirrorDriver {
                     }
                 }
                 Acquisition::Queued { ahead } => {
-                    self.states().insert(claim.id, MirrorState::InBoth { under });
+                    self.change(claim, |known| known.state = MirrorState::InBoth { under })?;
                     Acquisition::Queued { ahead }
                 }
                 Acquisition::Busy => {
@@ -165,41 +185,51 @@ impl MirrorDriver {
         }
     }
 
-    /// Takes a claim a step further, if it can go one, and gives its state then.
+    /// Takes a claim a step further, if it can go one. Only for a caller that has locked its `step`.
+    pub(super) async fn step(
+        &self,
+        claim: &Arc<Claim>,
+        renewal: MirrorRenewal,
+        asked: Moment,
+    ) -> Result<Acquisition, Error> {
+        match renewal {
+            MirrorRenewal::Holds(old, new, under) => {
+                let granted = self.grant(claim, (old, new), (asked, under)).await?;
+                Ok(granted.map_or(Acquisition::Queued { ahead: 0 }, Acquisition::Granted))
+            }
+            MirrorRenewal::HoldsInOld(old) => {
+                let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
+                Ok(answer.result)
+            }
+            MirrorRenewal::WaitsForOld(ahead) | MirrorRenewal::WaitsForNew(ahead) => {
+                Ok(Acquisition::Queued { ahead })
+            }
+            MirrorRenewal::Ended(why) => Err(lost(why)),
+        }
+    }
+
+    /// The same for a renewal, which gives its state then.
     pub(super) async fn advance(
         &self,
         claim: &Arc<Claim>,
         renewal: MirrorRenewal,
         asked: Moment,
     ) -> Renewal {
-        let advanced = match renewal {
-            MirrorRenewal::Holds(old, new, under) => {
-                match self.grant(claim, (old, new), (asked, under)).await {
-                    Ok(None) => return Renewal::Waits { ahead: 0 },
-                    Ok(Some(grant)) => Ok(grant),
-                    Err(error) => Err(error),
-                }
-            }
-            MirrorRenewal::HoldsInOld(old) => {
-                let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
-                match answer.map(|answered| answered.result) {
-                    Ok(Acquisition::Granted(grant)) => Ok(grant),
-                    Ok(Acquisition::Queued { ahead }) => return Renewal::Waits { ahead },
-                    Ok(Acquisition::Busy) => return Renewal::Ended(ClaimEnd::NotFound),
-                    Err(error) => Err(error),
-                }
-            }
-            MirrorRenewal::WaitsForOld(ahead) | MirrorRenewal::WaitsForNew(ahead) => {
-                return Renewal::Waits { ahead };
-            }
-            // Its claim at the other one excludes until its owner, who learns it now, lets go.
-            MirrorRenewal::Ended(why) => return Renewal::Ended(why),
+        // Its claim at the other one excludes until its owner, who learns it now, lets go.
+        if let MirrorRenewal::Ended(why) = renewal {
+            return Renewal::Ended(why);
+        }
+        let Ok(step) = self.change(claim, |known| known.step.clone()) else {
+            return Renewal::Ended(ClaimEnd::NotFound);
         };
-        match advanced {
-            Ok(grant) => Renewal::Holds(grant),
+        // Where its wait takes a step, that one tells what comes of it.
+        let Ok(_step) = step.try_lock() else { return Renewal::Waits { ahead: 0 } };
+        match self.step(claim, renewal, asked).await {
+            Ok(Acquisition::Granted(grant)) => Renewal::Holds(grant),
+            Ok(Acquisition::Queued { ahead }) => Renewal::Waits { ahead },
             // The next renewal tries again.
             Err(Error::Backend { .. }) => Renewal::Waits { ahead: 0 },
-            Err(_) => Renewal::Ended(ClaimEnd::NotFound),
+            Ok(Acquisition::Busy) | Err(_) => Renewal::Ended(ClaimEnd::NotFound),
         }
     }
 

@@ -134,7 +134,8 @@ pub(super) fn capabilities_of(
     if let Some(member) = all().find(|c| !c.raise) {
         let message = format!(
             "{} cannot be in a quorum as it is used here: it cannot raise tokens (Redis Cluster and \
-             `durability=needed` are refused, since they lose what they acknowledged unnoticed)",
+             `durability=needed` are refused, since they lose what they acknowledged unnoticed; and a lock \
+             service, which does not tell whether the backend behind it has its data)",
             member.backend
         );
         return Err(Error::Config(message));

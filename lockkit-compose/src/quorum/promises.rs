@@ -8,6 +8,8 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::promises::{Promise, Promises};
 
 use super::QuorumInner;
+use super::member::Member;
+use crate::named::why;
 
 impl QuorumInner {
     pub(super) async fn promises(&self, stated: &Capabilities) -> Promises {
@@ -18,12 +20,16 @@ impl QuorumInner {
         let mut kept = Promises::of(stated);
         let mut writes: Option<Promise> = None;
         for (member, answer) in join_all(asking).await.into_iter().enumerate() {
-            let of_member = |why: &str| format!("member {member}: {why}");
-            let capabilities = &self.members[member].capabilities;
+            let Member { name, capabilities, .. } = &self.members[member];
+            // Errors of a member name it.
+            let of_member = |why: &str| match why.starts_with(name.as_str()) {
+                true => why.to_owned(),
+                false => format!("{name}: {why}"),
+            };
             let now = answer.unwrap_or_else(|error| {
                 let mut unknown = Promises::of(capabilities);
                 for fault in [Fault::ServerRestarts, Fault::WritesLost] {
-                    unknown.set(fault, None, error.to_string());
+                    unknown.set(fault, None, why(&error));
                 }
                 unknown
             });

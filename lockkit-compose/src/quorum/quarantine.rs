@@ -116,7 +116,8 @@ impl QuorumInner {
             return Ok(());
         }
         self.watch(m);
-        let message = format!("member {m} may have come back with old data and is in quarantine");
+        let name = &self.members[m].name;
+        let message = format!("{name} may have come back with old data and is in quarantine");
         Err(Error::retryable(BACKEND, message))
     }
 
@@ -124,7 +125,8 @@ impl QuorumInner {
     pub(super) async fn check_sign(self: &Arc<Self>, m: usize, ttl: Duration) -> Result<(), Error> {
         let Some(sign) = self.sign(m, self.limit(ttl)).await? else {
             self.watch(m);
-            let message = format!("member {m} came back without its data and is in quarantine");
+            let name = &self.members[m].name;
+            let message = format!("{name} came back without its data and is in quarantine");
             return Err(Error::retryable(BACKEND, message));
         };
         if sign.max_ttl < ttl {
@@ -188,7 +190,8 @@ impl QuorumInner {
         if self.members[member].watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::warn!(member, "a member of the quorum may have lost data: quarantined");
+        let name = self.members[member].name.clone();
+        tracing::warn!(member = name, "a member of the quorum may have lost data: quarantined");
         let mut step = WatchStep::begin(self);
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -203,7 +206,7 @@ impl QuorumInner {
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(member, %error, "the quarantine goes on");
+                        tracing::warn!(member = name, %error, "the quarantine goes on");
                         PAUSE
                     }
                 };

@@ -71,10 +71,8 @@ impl QuorumInner {
 
     /// One list as a majority has it. What only a minority has is on its way in or out.
     pub(super) fn merge(&self, key: Key, states: Vec<(usize, LockState)>) -> LockState {
-        let mut last_break = None;
-        for (_, state) in &states {
-            last_break = last_break.max_by_time(state.last_break.clone());
-        }
+        let breaks = states.iter().filter_map(|(_, state)| state.last_break.as_ref());
+        let last_break = breaks.max_by_key(|record| record.at_unix_ms).cloned();
         let groups = self.groups(states).into_iter();
         let mut queue: Vec<_> = groups.map(|group| self.sum(group)).collect();
         queue.sort_by_key(|claim| claim.token);
@@ -196,15 +194,16 @@ impl QuorumInner {
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
         for (member, answer) in answers.iter().enumerate() {
-            let own = |finding: &Finding| finding.clone().at(&format!("Member {member}"));
+            let name = &self.members[member].name;
+            let own = |finding: &Finding| finding.clone().at(name);
             match answer {
                 Ok((health, votes)) => {
                     findings.extend(health.findings.iter().map(own));
                     if !votes {
-                        findings.push(quarantined(member));
+                        findings.push(quarantined(name));
                     }
                 }
-                Err(error) => findings.push(silent(member, error)),
+                Err(error) => findings.push(silent(error)),
             }
         }
         let answered = self.enough(answers)?.len();
@@ -239,33 +238,20 @@ impl MemberClaim {
     }
 }
 
-trait Later {
-    fn max_by_time(self, other: Self) -> Self;
-}
-
-impl Later for Option<BreakRecord> {
-    fn max_by_time(self, other: Self) -> Self {
-        match (self, other) {
-            (Some(a), Some(b)) if b.at_unix_ms > a.at_unix_ms => Some(b),
-            (Some(a), _) => Some(a),
-            (None, b) => b,
-        }
-    }
-}
-
-fn quarantined(member: usize) -> Finding {
+fn quarantined(member: &str) -> Finding {
     Finding::new(
         Severity::Warning,
-        format!("Member {member} may have lost data of this quorum and grants nothing for now."),
+        format!("{member} may have lost data of this quorum and grants nothing for now."),
         "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
                  every write that it acknowledges.",
     )
 }
 
-fn silent(member: usize, error: &Error) -> Finding {
+/// The error names the member.
+fn silent(error: &Error) -> Finding {
     Finding::new(
         Severity::Warning,
-        format!("Member {member} does not answer: {error}"),
+        format!("A member does not answer: {}", why(error)),
         "Bring it back before another one fails.",
     )
 }

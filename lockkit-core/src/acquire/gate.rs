@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Attempt, AttemptResult, Options, Request};
+use super::{Attempt, AttemptResult, Options, Request, again_unless_final};
 use crate::driver::{Gate, GateAttempt, Patience};
 use crate::error::in_time;
 use crate::gate::not_with_neighbours;
 use crate::record::{ClaimRecord, LeaseLeft};
-use crate::{Error, LossReason, Mode};
+use crate::{Error, Mode};
 
 /// How long to wait before the gate is tried again: from 20 ms, doubled up to half a second, of which up to
 /// a half is taken off at random. Not longer than until the end of a neighbour's lease, but 20 ms at least.
@@ -59,7 +59,7 @@ impl Attempt<'_> {
             let taking = in_time(self.core.backend(), record.trusted(), gate.take(&self.claim));
             let answer = tokio::select! {
                 biased;
-                _ = record.lost() => return self.lost_at_gate(&record),
+                reason = record.lost() => return again_unless_final(&reason),
                 answer = registry.watched(taking) => answer,
             };
             let remaining = match answer {
@@ -102,25 +102,16 @@ impl Attempt<'_> {
             attempts += 1;
             tokio::select! {
                 biased;
-                _ = record.lost() => return self.lost_at_gate(&record),
+                reason = record.lost() => return again_unless_final(&reason),
                 () = waits => {}
             }
-        }
-    }
-
-    /// The claim was lost meanwhile: acquires with another one, unless the claim was broken or the manager shuts
-    /// down.
-    fn lost_at_gate(self, record: &ClaimRecord) -> Result<AttemptResult, Error> {
-        match record.loss() {
-            Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
-            Some(LossReason::ShutDown) => Err(Error::Closed),
-            _ => Ok(AttemptResult::Again),
         }
     }
 
     /// Gives gate and claim back. Where that fails, dropping the attempt goes on with it in the background.
     async fn withdraw(mut self, record: Arc<ClaimRecord>) -> Result<AttemptResult, Error> {
         let registry = &self.core.registry;
+        self.pending = Some(registry.releasing());
         registry.remove(self.claim.id, &record);
         record.give_back();
         if registry.give_back(&self.claim).await.is_ok() {

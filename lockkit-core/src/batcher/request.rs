@@ -327,10 +327,7 @@ impl Operations {
     }
 
     fn all_failed(&self, error: &BatchError) -> BatchOutcome {
-        BatchOutcome {
-            released: vec![Err(error.clone()); self.releases.len()],
-            acquired: vec![Err(error.clone()); self.acquires.len()],
-        }
+        BatchOutcome::all_failed(self.releases.len(), self.acquires.len(), error)
     }
 
     /// Refuses what is not to be sent any more.

@@ -19,12 +19,11 @@ impl HeldClaim {
     /// Leaves the claim to a lease that ends at `until`, which needs this process no more.
     pub(super) async fn leave_lease(self, until: Moment) -> Result<(), Error> {
         let (record, registry) = (&self.lease.record, &self.core.registry);
-        let (ambiguous, ambiguous_until) = record.ambiguous();
-        let given = record.give_back();
+        let given = self.give_back();
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
-        if ambiguous > 0 && registry.clock.now() < ambiguous_until {
+        if record.ambiguous() > 0 {
             // A request that is still under way could lengthen the lease: dropped, this releases at `until`.
             return Ok(());
         }

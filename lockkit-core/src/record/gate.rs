@@ -133,7 +133,9 @@ impl ClaimRecord {
         if let Some(lease) = state.gate.lease.as_mut() {
             lease.failing = Some(failing.clone());
             lease.failures = lease.failures.saturating_add(1);
-            lease.due = now.after(deadline::backoff(lease.failures));
+            if lease.due != NEVER {
+                lease.due = now.after(deadline::backoff(lease.failures));
+            }
         }
     }
 

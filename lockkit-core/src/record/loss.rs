@@ -70,14 +70,16 @@ impl ClaimRecord {
         true
     }
 
-    /// A renewal failed: it is repeated soon. If none succeeds before the deadline, the claim is lost for
-    /// this reason.
+    /// A renewal failed: it is repeated soon, unless the lease is not renewed any more. If none succeeds before
+    /// the deadline, the claim is lost for this reason.
     pub(crate) fn renewal_failed(&self, failing: &LossReason) {
         let now = self.clock.now();
         let mut state = self.state();
         state.failing = Some(failing.clone());
         state.failures = state.failures.saturating_add(1);
-        state.due = now.after(deadline::backoff(state.failures));
+        if state.due != NEVER {
+            state.due = now.after(deadline::backoff(state.failures));
+        }
     }
 
     /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
@@ -187,5 +189,52 @@ fn loss_of(ended: &ClaimEnd, doubt: Option<LossReason>, expired: bool) -> LossRe
         (ClaimEnd::NotFound | ClaimEnd::SessionEnded, Some(doubt)) => doubt,
         (ClaimEnd::NotFound, None) if !expired => LossReason::Vanished,
         (ended, _) => ended.clone().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, TokioClock};
+    use crate::driver::{Grant, LeaseStart};
+    use crate::observe::Labels;
+    use crate::record::RecordOptions;
+    use crate::{Claim, ClientIdentity, Key, Margin, Mode, Name, Namespace, Space, Token};
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    /// Older data of a backend say so, or an answer that was overtaken by a grant.
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_is_told_that_it_waits_is_renewed_soon_and_never_at_once() {
+        let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
+        let me = Arc::new(ClientIdentity::unknown());
+        let claim = Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me));
+        let how = RecordOptions {
+            margin: Margin::default(),
+            base: 0,
+            renew: true,
+            max_hold: None,
+            at_least: None,
+            lock_delay: Duration::ZERO,
+            labels: Labels { backend: "x", kind: "mutex", class: None },
+        };
+        let record = ClaimRecord::new(claim, TokioClock.now(), TokioClock::shared(), how);
+        let (start, margin) = (LeaseStart::LastAnswered, Duration::ZERO);
+        let grant = Grant { token: Token::new(1).unwrap(), ttl: TTL, start, margin };
+        record.grant(&grant, Some(TokioClock.now()));
+        let usual = record.next_event();
+        let waits = Renewal::Waits { ahead: 1 };
+        assert!(!record.renewed(&waits, TokioClock.now()));
+        assert_eq!(record.next_event(), usual, "the grant was faster");
+        tokio::time::sleep(TTL / 3).await;
+        for _ in 0..20 {
+            let now = TokioClock.now();
+            assert!(record.next_event() <= now.after(Duration::from_secs(1)));
+            tokio::time::sleep(record.next_event().since(now)).await;
+            assert!(!record.renewed(&waits, TokioClock.now()));
+            assert!(record.next_event() > TokioClock.now(), "it is not asked without a pause");
+        }
     }
 }

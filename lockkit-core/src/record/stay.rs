@@ -20,6 +20,11 @@ impl ClaimRecord {
         deadline.after(self.margin.of(ttl)).after(self.lock_delay)
     }
 
+    /// How long a lease lasts at the backend of which the guard trusts so much.
+    pub(crate) fn with_lock_delay(&self, ttl: Duration) -> Duration {
+        ttl.saturating_add(self.lock_delay)
+    }
+
     /// Whether its name stays closed after a loss: then a claim that was lost is neither renewed nor
     /// released before that time is over.
     pub(crate) fn has_lock_delay(&self) -> bool {

@@ -14,17 +14,23 @@ use crate::record::{ClaimRecord, GivenBack};
 use crate::{Capabilities, Claim, Error, Lifetime};
 
 impl Registry {
+    /// A claim is released from now on, until this is dropped: a shutdown waits for that. To be had before the
+    /// claim is given back, since a shutdown that finds it in the records releases it itself.
+    pub(crate) fn releasing(&self) -> PendingGuard {
+        PendingGuard::new(&self.pending)
+    }
+
     /// Has a claim released in the background. Works outside a runtime too: then the renewer does
     /// it when it runs, and the lease ends by itself when it does not.
     pub(crate) fn release(&self, release: Release) {
-        let pending = PendingGuard::new(&self.pending);
+        let pending = self.releasing();
         locked(&self.releases).push((release, pending));
         self.wake.notify_one();
     }
 
     /// The same at once, of a claim that was held, or waited for, under this record.
     pub(crate) fn release_of(&self, record: &ClaimRecord) {
-        let (claim, (ambiguous, _)) = (record.claim(), record.ambiguous());
+        let (claim, ambiguous) = (record.claim(), record.ambiguous());
         let not_before = self.clock.now();
         let least = record.least_end();
         let give_up = least.unwrap_or(not_before).after(claim.hold_ttl);

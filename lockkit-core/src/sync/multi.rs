@@ -22,6 +22,8 @@ use crate::{Error, FromLock, Guard, HeldLock, LossReason, Mode, Name, Token};
 ///   the managers' [ids](crate::Settings::id), which must be the same everywhere. (A task that holds
 ///   a lock apart from that and then asks for a multi-lock is on its own.)
 /// - **Fair** lock by lock: it enters each queue once it holds the locks before it.
+/// - **Held at least** for as long as each mutex [says](super::Mutex::at_least), once it holds all; what it gives
+///   back before that is free at once.
 /// - **Lost when one is lost**: the guard is valid while all its locks are.
 /// - One round trip when all are free: they are asked for at once together, and released so. When
 ///   one is not, those behind it are given back, and it takes one after the other from there on.
@@ -180,8 +182,7 @@ impl MultiLock {
             _ => self.take_free().await?,
         };
         for mutex in &self.mutexes[held.len()..] {
-            let taking: BoxFuture<'_, _> =
-                mutex.handle().acquire(Mode::Exclusive, "multi", wait).boxed();
+            let taking: BoxFuture<'_, _> = take(mutex, wait).boxed();
             let taken = tokio::select! {
                 biased;
                 _ = any_lost(held.iter().map(|guard| &**guard)) => None,
@@ -197,7 +198,13 @@ impl MultiLock {
             }
         }
         let guard = MultiGuard::new(held, &self.positions);
-        Ok(guard.is_valid().then_some(guard))
+        if !guard.is_valid() {
+            return Ok(None);
+        }
+        for (guard, mutex) in guard.guards.iter().zip(&self.mutexes) {
+            guard.set_at_least(mutex.handle().options.at_least);
+        }
+        Ok(Some(guard))
     }
 
     /// Refuses names that are one for neighbours: their holder would wait for itself.
@@ -219,10 +226,7 @@ impl MultiLock {
         for mutex in &self.mutexes {
             mutex.handle().core.registry.batcher.expect_several();
         }
-        let tries = self
-            .mutexes
-            .iter()
-            .map(|mutex| mutex.handle().acquire(Mode::Exclusive, "multi", WaitBudget::No));
+        let tries = self.mutexes.iter().map(|mutex| take(mutex, WaitBudget::No));
         let (mut held, mut behind) = (Vec::with_capacity(self.mutexes.len()), Vec::new());
         let mut is_whole = true;
         for taken in join_all(tries).await {
@@ -239,6 +243,12 @@ impl MultiLock {
         let _ = release_all(behind).await;
         Ok(held)
     }
+}
+
+/// One of the mutexes, without its least hold: what is given back before all are held is free at once.
+async fn take(mutex: &Mutex, wait: WaitBudget) -> Result<Option<Guard>, Error> {
+    let guard = mutex.handle().acquire(Mode::Exclusive, "multi", wait).await?;
+    Ok(guard.inspect(|guard| guard.set_at_least(None)))
 }
 
 /// Several managers need one order, the same in all processes: that of their ids.

@@ -48,7 +48,6 @@ use crate::{
 pub struct Once {
     handle: Handle,
     register: Register,
-    keep: Duration,
 }
 
 /// How long a decision is kept unless said otherwise: 7 days.
@@ -56,14 +55,14 @@ const KEEP: Duration = Duration::from_secs(7 * 86_400);
 
 impl Once {
     pub(crate) fn new(core: &Arc<Core>, key: &str) -> Self {
-        let register = Register::of(core, "once", key);
-        Self { handle: Handle::new(core, key, None), register, keep: KEEP }
+        let register = Register::of(core, "once", key).ttl(KEEP);
+        Self { handle: Handle::new(core, key, None), register }
     }
 
-    /// How long the decision is kept, by the backend's clock: 7 days unless set. After that the
-    /// job would run again for the same key.
+    /// How long the decision is kept, by the backend's clock: 7 days unless set, 10 years at most. After that
+    /// the job would run again for the same key.
     pub fn keep(mut self, time: Duration) -> Self {
-        self.keep = time;
+        self.register = self.register.ttl(time);
         self
     }
 
@@ -124,6 +123,8 @@ impl Once {
     /// # Cancel safety
     /// Dropping it does nothing.
     pub async fn decision(&self) -> Result<Option<Decision>, Error> {
+        // Asked for before the work, which would be done in vain if what it decides could not be stored.
+        self.register.check(None)?;
         let Some(entry) = self.register.load().await? else { return Ok(None) };
         let decision = Decision::from_entry(&entry).ok_or_else(|| {
             let backend = self.handle.core.backend();
@@ -158,8 +159,8 @@ impl Once {
         decision.check()?;
         // Not fenced: a fence is remembered for good, and there are new keys every day. One who
         // decides late has done the work, and the first decision is right.
-        let register = self.register.clone().ttl(self.keep);
-        match register.compare_and_store(Precondition::Absent, decision.to_bytes()).await {
+        let stored = self.register.compare_and_store(Precondition::Absent, decision.to_bytes());
+        match stored.await {
             Ok(_) => Ok(decision),
             Err(conflict @ Error::Conflict { .. }) => self.decision().await?.ok_or(conflict),
             Err(error) => Err(error),

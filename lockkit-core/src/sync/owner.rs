@@ -5,14 +5,17 @@
 //! the second request says of TTL and note has no effect. An owner that holds a shared lock cannot lock it
 //! exclusively ([`Error::WouldDeadlock`]).
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, Weak};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::acquire::{Request, WaitBudget, acquire};
 use crate::concurrency::locked;
-use crate::guard::{Guard, HeldClaim};
+use crate::guard::{Guard, HeldClaim, Reentry};
 use crate::shared::Core;
 use crate::{Error, Key, Mode};
 
@@ -24,7 +27,7 @@ pub(crate) struct ReentryTable(StdMutex<Owners>);
 type Owners = HashMap<(Arc<str>, Key), Arc<Slot>>;
 
 /// The claim that the owner holds, if any. Locked while it is being acquired, so that two tasks of one
-/// owner do not wait for each other at the backend.
+/// owner do not wait for each other at the backend; and while it is being downgraded.
 type Slot = AsyncMutex<Weak<HeldClaim>>;
 
 /// The name of an owner, and its manager's table.
@@ -47,6 +50,7 @@ impl Owner {
 }
 
 /// A reference to the entry of an owner and a lock; the last one that is dropped removes the entry.
+#[derive(Clone)]
 struct TableEntry {
     table: Arc<ReentryTable>,
     at: (Arc<str>, Key),
@@ -65,6 +69,21 @@ impl TableEntry {
         let table = owner.table.clone();
         let slot = table.owners().entry(at.clone()).or_default().clone();
         (Self { table, at, slot: Some(slot.clone()) }, slot)
+    }
+}
+
+impl Reentry for TableEntry {
+    fn block(&self) -> BoxFuture<'static, Box<dyn Any + Send>> {
+        let entry = self.clone();
+        let blocking = async move {
+            let entry = entry; // dropped after the slot, which it counts
+            let held = match entry.slot.clone() {
+                Some(slot) => Some(slot.lock_owned().await),
+                None => None,
+            };
+            Box::new((held, entry)) as Box<dyn Any + Send>
+        };
+        blocking.boxed()
     }
 }
 

@@ -77,5 +77,9 @@ mod tests {
         assert_eq!(known(&holder), 0);
         drop(holder.mutex("a").lock().await.unwrap());
         assert_eq!(known(&holder), 0);
+        let reader = holder.rwlock("a").write().await.unwrap().downgrade().await.unwrap();
+        assert_eq!(known(&holder), 1);
+        reader.release().await.unwrap();
+        assert_eq!(known(&holder), 0);
     }
 }

@@ -265,7 +265,7 @@ impl Register {
     }
 
     /// Refuses what cannot be stored, before any I/O.
-    fn check(&self, value: Option<&[u8]>) -> Result<(), Error> {
+    pub(super) fn check(&self, value: Option<&[u8]>) -> Result<(), Error> {
         if let Some(value) = value
             && value.len() > MAX_REGISTER_BYTES
         {

@@ -1,6 +1,7 @@
 use std::future::pending;
 use std::sync::Weak;
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -18,7 +19,8 @@ fn claim() -> Arc<Claim> {
 
 fn submitting(waiting: &Waiters<ClaimId>, claim: &Arc<Claim>) {
     let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
-    waiting.submitting(Batch { releases: &[], acquires: &[acquire] });
+    // Its batch stays under way.
+    std::mem::forget(waiting.submitting(Batch { releases: &[], acquires: &[acquire] }));
 }
 
 fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
@@ -77,19 +79,69 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
 }
 
 #[test]
-fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
+fn a_claim_is_known_while_its_batch_is_under_way_and_after_that_only_if_it_waits() {
     let lost = Error::retryable("x", "no answer");
     let mismatch = Error::LimitMismatch { name: "a".to_owned(), in_use: 1, asked: 2 };
     let queued = Acquisition::Queued { ahead: 1 };
     let busy = Acquisition::Busy;
-    let answers = [(Ok(&queued), 1), (Err(&lost), 1), (Ok(&busy), 0), (Err(&mismatch), 0)];
-    for (answer, hangs) in answers {
-        let (waiting, claim) = listened_to();
-        waiting.acquired(&claim.id, answer, Some(LONG));
-        assert_eq!(locked(&waiting.waiters).len(), hangs, "{answer:?}");
-        waiting.submitting(Batch { releases: &[claim], acquires: &[] });
+    let answers = [
+        (Some(Ok(&queued)), 1),
+        (Some(Err(&lost)), 0),
+        (Some(Ok(&busy)), 0),
+        (Some(Err(&mismatch)), 0),
+        // The batch failed as a whole, or its future was dropped.
+        (None, 0),
+    ];
+    for (answer, known) in answers {
+        let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+        let acquire = Acquire { claim: claim.clone(), patience: Patience::Wait };
+        let acquires = std::slice::from_ref(&acquire);
+        let submitted = waiting.submitting(Batch { releases: &[], acquires });
+        assert_eq!(locked(&waiting.waiters).len(), 1);
+        if let Some(answer) = answer {
+            waiting.acquired(&claim.id, answer, 0, Some(LONG));
+        }
+        drop(submitted);
+        assert_eq!(locked(&waiting.waiters).len(), known, "{answer:?}");
+        drop(waiting.submitting(Batch { releases: &[claim], acquires: &[] }));
         assert!(locked(&waiting.waiters).is_empty());
     }
+}
+
+/// The claim may have ended since, and been put into its queue again.
+#[test]
+fn a_grant_that_was_faster_than_an_answer_that_got_lost_counts_until_the_claim_is_acquired_again() {
+    let queued = Acquisition::Queued { ahead: 1 };
+    let acquire = |claim: &Arc<Claim>| Acquire { claim: claim.clone(), patience: Patience::Wait };
+    // The batch is submitted again, or the driver sent it twice.
+    for is_submitted_again in [true, false] {
+        let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
+        let acquires = [acquire(&claim)];
+        let first = waiting.submitting(Batch { releases: &[], acquires: &acquires });
+        waiting.granted(&claim.id, |_| grant());
+        let second = is_submitted_again.then(|| {
+            drop(first);
+            assert!(waiting.is_waiting(&claim.id));
+            waiting.submitting(Batch { releases: &[], acquires: &acquires })
+        });
+        let ambiguous = u32::from(!is_submitted_again);
+        waiting.acquired(&claim.id, Ok(&queued), ambiguous, Some(LONG));
+        drop(second);
+        assert!(waiting.outcome(&claim).now_or_never().is_none(), "{is_submitted_again}");
+        let (due, _) = waiting.due(SteadyClock.now());
+        assert_eq!(due.is_empty(), is_submitted_again, "it is asked about");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_and_is_not_known_is_asked_about_at_once() {
+    let driver = Mute::new();
+    driver.waiting.start_polling(&driver);
+    let claim = claim();
+    *locked(&driver.holds) = Some(claim.id);
+    let begun = Instant::now();
+    assert_eq!(driver.waiting.outcome(&claim).await.unwrap(), grant());
+    assert!(begun.elapsed() < Duration::from_millis(5), "{:?}", begun.elapsed());
 }
 
 #[test]

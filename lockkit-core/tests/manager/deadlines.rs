@@ -236,3 +236,37 @@ fn a_loss_is_told_where_nobody_renews_any_more() {
     let told = runtime().block_on(async { timeout(20 * SECOND, guard.lost()).await });
     assert!(told.is_ok(), "nobody else would tell");
 }
+
+/// A renewal was sent before the lease was shortened, and fails after that: it is not repeated.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_after_a_shortening() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    driver.next("renew", Mood::FailAfterWaiting(LATE));
+    sleep(11 * SECOND).await;
+    assert_eq!(driver.at_once("renew"), 1, "it is under way");
+    guard.shorten(6 * SECOND).await.unwrap();
+    sleep(LATE).await;
+    assert_eq!(driver.at_once("renew"), 0, "it has failed");
+    sleep(SECOND).await;
+    assert_eq!(driver.calls("renew"), [1]);
+    trusted_only_while_held(&driver, &guard).await;
+}
+
+/// A renewal of the waiting claim is answered after a push has granted it: a lease that is not renewed is not
+/// renewed by that either.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_told_after_the_grant_renews_nothing() {
+    let (driver, locks) = locks();
+    let holder = manager_of(&driver).mutex("a").lock().await.unwrap();
+    driver.next("renew", Mood::Late(LATE));
+    let mutex = locks.mutex("a").auto_renew(false);
+    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    sleep(4 * SECOND).await;
+    assert_eq!(driver.at_once("renew"), 1, "of the waiting claim");
+    holder.release().await.unwrap();
+    let guard = waiting.await.unwrap();
+    sleep(25 * SECOND).await;
+    assert_eq!(driver.calls("renew"), [1]);
+    trusted_only_while_held(&driver, &guard).await;
+}

@@ -394,3 +394,31 @@ async fn several_locks_and_an_election_go_through_their_gates() {
     only.release().await.unwrap();
     assert_eq!((gate.owner(), claims(&driver, "a").await), (None, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_claim_that_goes_back_since_its_gate_is_busy() {
+    let (driver, gate, locks) = gated();
+    gate.seize(3600 * SECOND);
+    driver.next("release", Mood::Slow(60 * MS));
+    let mutex = locks.mutex("a");
+    let trying = tokio::spawn(async move { mutex.try_lock().await });
+    settle().await;
+    assert_eq!(driver.at_once("release"), 1);
+    locks.shutdown().await;
+    assert_eq!(claims(&driver, "a").await, 0);
+    assert!(trying.await.unwrap().unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_the_gate_that_fails_after_a_shortening_is_not_repeated() {
+    let (driver, gate, locks) = gated();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    // It is given up after 5 s.
+    gate.next("keep", GateMood::Slow(30 * SECOND));
+    sleep(11 * SECOND).await;
+    assert_eq!((driver.calls("renew").len(), gate.calls("keep")), (1, 1), "at a third of the ttl");
+    guard.shorten(6 * SECOND).await.unwrap();
+    sleep(5 * SECOND).await;
+    assert!(guard.remaining() < SECOND, "{:?}", guard.remaining());
+    assert_eq!((driver.calls("renew").len(), gate.calls("keep")), (1, 1));
+}

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{Error, Guard, LockManager};
+use lockkit_core::{Error, Guard, LockManager, MemoryDriver};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -278,4 +278,39 @@ async fn a_shutdown_ends_the_renewal_before_a_guard() {
     assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert_eq!(claims(&driver, "a").await, 0);
+}
+
+/// After that the first one's lease may be over, and another claim may hold: it would hold again, with an answer
+/// of the time when it did.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_without_an_answer_is_repeated_with_its_claim_only_while_its_lease_may_last() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::FailAfter);
+    driver.always("acquire", Mood::FailBefore);
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a").ttl(2 * SECOND).wait_ttl(10 * SECOND);
+        async move { mutex.lock().await.unwrap() }
+    });
+    sleep(1_500 * MS).await;
+    let first = driver.claims_of("a");
+    assert_eq!(first.len(), 1, "{first:?}");
+    sleep(1_500 * MS).await;
+    driver.recovers("acquire");
+    let guard = waiting.await.unwrap();
+    assert_ne!(first[0], guard.claim().id);
+}
+
+/// Its session has no longer ttl while it waits.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_in_a_session_is_renewed_within_the_ttl_of_the_session() {
+    let driver = Moody::new(MemoryDriver::new()).in_sessions();
+    let locks = manager_of(&driver);
+    let holder = manager_of(&driver).mutex("a").lock().await.unwrap();
+    let mutex = locks.mutex("a").ttl(3 * SECOND).wait_ttl(30 * SECOND);
+    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    sleep(10 * SECOND).await;
+    assert_eq!(driver.claims_of("a").len(), 2, "it keeps its place");
+    assert!(driver.calls("renew").len() >= 8, "{:?}", driver.calls("renew"));
+    holder.release().await.unwrap();
+    waiting.await.unwrap().release().await.unwrap();
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::sync::MultiLock;
 use lockkit_core::{Error, Guard, LockManager, LossReason, MemoryDriver, Settings};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::moody::{Mood, Moody};
-use super::{MS, SECOND, claims, locks, manager_of};
+use super::{MS, SECOND, claims, locks, manager_of, settle};
 
 const LEAST: Duration = Duration::from_secs(60);
 
@@ -182,4 +183,52 @@ async fn a_slot_stays_with_its_permit() {
     assert!(slots.try_acquire().await.unwrap().is_none());
     drop(slots.acquire().await.unwrap());
     is_about_least(granted.elapsed());
+}
+
+fn both(locks: &LockManager) -> MultiLock {
+    let mutex = |name| locks.mutex(name).at_least(LEAST);
+    MultiLock::new([mutex("a"), mutex("b")]).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_keeps_nothing_of_what_it_gives_back() {
+    let (driver, locks) = locks();
+    let both = both(&locks);
+    // The second is busy.
+    let holder = locks.mutex("b").lock().await.unwrap();
+    assert!(both.try_lock().await.unwrap().is_none());
+    assert_eq!(claims(&driver, "a").await, 0, "after a try");
+    assert!(both.try_lock_for(SECOND).await.unwrap().is_none());
+    settle().await;
+    assert_eq!(claims(&driver, "a").await, 0, "after a wait that was dropped");
+    holder.release().await.unwrap();
+    // The first is had, and the second not answered yet.
+    driver.next("acquire", Mood::Slow(10 * MS));
+    driver.next("acquire", Mood::Slow(100 * MS));
+    let dropped = timeout(50 * MS, both.lock()).await;
+    assert!(dropped.is_err());
+    sleep(100 * MS).await;
+    assert_eq!(claims(&driver, "a").await, 0, "after a future that was dropped at once");
+    // The first is busy, and the second is had at once.
+    let holder = locks.mutex("a").lock().await.unwrap();
+    let waiting = tokio::spawn(async move { both.lock().await });
+    settle().await;
+    assert_eq!((claims(&driver, "a").await, claims(&driver, "b").await), (2, 0));
+    let freed = Instant::now();
+    holder.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.is_valid() && freed.elapsed() < SECOND, "{:?}", freed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_that_was_had_stays_as_long() {
+    let (driver, locks) = locks();
+    for wait in [Duration::ZERO, SECOND] {
+        let guard = both(&locks).try_lock_for(wait).await.unwrap().expect("both are free");
+        let granted = Instant::now();
+        guard.release().await.unwrap();
+        assert_eq!(claims(&driver, "b").await, 1);
+        is_about_least(free_after(&driver, granted).await);
+        assert_eq!(claims(&driver, "b").await, 0);
+    }
 }

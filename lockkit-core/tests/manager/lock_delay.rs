@@ -238,3 +238,22 @@ async fn it_is_the_manager_s_for_all_its_locks_and_the_sums_add() {
     let detached = locks.mutex("c").detached().try_lock().await;
     assert!(matches!(detached, Err(Error::Config(_))), "{detached:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shortened_lease_leaves_it_closed_as_long() {
+    let (driver, locks) = locks();
+    let guard = held(&locks).await;
+    let longest = SECOND * 3600 * 24 * 365 * 10;
+    let refused = guard.shorten(longest).await;
+    assert!(matches!(refused, Err(Error::Config(_))), "too long with its delay: {refused:?}");
+    guard.shorten(TTL / 2).await.unwrap();
+    let at = Instant::now();
+    driver.cut_off();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert!(at.elapsed() <= TTL / 2, "valid for {:?}", at.elapsed());
+    while claims(&driver, "a").await > 0 {
+        sleep(100 * MS).await;
+    }
+    assert!(at.elapsed() >= TTL / 2 + DELAY, "open after {:?}", at.elapsed());
+    assert!(at.elapsed() < TTL / 2 + DELAY + SECOND, "open after {:?}", at.elapsed());
+}

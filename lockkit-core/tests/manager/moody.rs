@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::Capabilities;
+use lockkit_core::capabilities::{Capabilities, LeaseScope};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::*;
 use lockkit_core::state::{
@@ -88,6 +88,12 @@ impl Moody {
         driver
     }
 
+    /// The same, whose claims of one ttl live and end together.
+    pub(crate) fn in_sessions(mut self) -> Self {
+        self.capabilities.lease_scope = LeaseScope::Session;
+        self
+    }
+
     /// The same, with this gate.
     pub(crate) fn with_gate(mut self, gate: super::fake_gate::FakeGate) -> Self {
         self.gate = Some(gate);
@@ -142,6 +148,15 @@ impl Moody {
     /// The batches that were submitted, in their order.
     pub(crate) fn batches(&self) -> Vec<Vec<Sent>> {
         self.batches.lock().unwrap().clone()
+    }
+
+    /// The ids of the claims with which this name was acquired, each once.
+    pub(crate) fn claims_of(&self, name: &str) -> Vec<ClaimId> {
+        let batches = self.batches();
+        let acquires = batches.iter().flatten().filter(|it| it.is_acquire() && it.name() == name);
+        let mut ids: Vec<_> = acquires.map(|it| it.claim.id).collect();
+        ids.dedup();
+        ids
     }
 
     /// From now on it sends twice what it sends, as after a connection that broke before the first

@@ -127,7 +127,8 @@ async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
 async fn an_outage_while_the_limit_is_read_is_neither_no_permit_nor_the_end_of_a_wait() {
     let (driver, locks) = locks();
     driver.always("resize", Mood::FailBefore);
-    let pool = || locks.semaphore("pool", 2).resizable();
+    // A permit for each that waits, whoever comes first.
+    let pool = || locks.semaphore("pool", 3).resizable();
     // What waits for nothing says that the backend did not answer.
     pool().try_acquire().await.expect_err("it cannot know the limit");
     pool().try_acquire_for(Duration::ZERO).await.expect_err("it cannot know the limit");
@@ -149,4 +150,17 @@ async fn an_outage_while_the_limit_is_read_is_neither_no_permit_nor_the_end_of_a
         waiter.await.unwrap().expect("it outlives an outage").release().await.unwrap();
     }
     assert!(bounded.await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_could_not_be_kept_is_refused_before_the_work() {
+    let (driver, locks) = locks();
+    for keep in [Duration::ZERO, Duration::MAX] {
+        let job = locks.once("job").keep(keep);
+        let work = async |_| -> Result<&str, Error> { panic!("it is done in vain") };
+        let done = job.run(work).await;
+        assert!(matches!(done, Err(Error::Config(_))), "{done:?}");
+        assert!(matches!(job.decision().await, Err(Error::Config(_))), "{keep:?}");
+    }
+    assert!(driver.calls("load").is_empty() && driver.calls("acquire").is_empty());
 }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::moody::Mood;
-use super::{SECOND, locks};
-use lockkit_core::driver::BreakMode;
+use super::moody::{Mood, Moody};
+use super::{SECOND, claims, locks};
+use lockkit_core::driver::{BatchLimits, BreakMode};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
 use tokio::time::{Instant, advance, sleep};
 
@@ -293,4 +293,71 @@ async fn a_release_that_finds_a_broken_lock_says_who_broke_it_and_asks_only_then
 
     locks.mutex("a").lock().await.unwrap().release().await.unwrap();
     assert_eq!(driver.calls("renew"), [1], "what was there is released in one request");
+}
+
+/// An acquire that gets no answer arrives late, when its repetition was answered and the claim was given back.
+#[tokio::test(start_paused = true)]
+async fn a_ghost_of_a_claim_that_was_given_back_in_the_background_is_removed_too() {
+    for kind in ["a guard", "a guard in a shutdown", "a waiting claim"] {
+        let (driver, locks) = locks();
+        let holder = match kind {
+            "a waiting claim" => Some(locks.mutex("a").lock().await.unwrap()),
+            _ => None,
+        };
+        driver.next("acquire", Mood::StuckFor(5 * SECOND));
+        let others = usize::from(holder.is_some());
+        match tokio::time::timeout(SECOND, locks.mutex("a").lock()).await {
+            Ok(guard) if kind == "a guard" => drop(guard.unwrap()),
+            Ok(guard) => {
+                locks.shutdown().await;
+                drop(guard.unwrap());
+            }
+            Err(_) => assert_eq!(others, 1, "{kind}"),
+        }
+        sleep(3 * SECOND).await;
+        assert_eq!(claims(&driver, "a").await, others, "{kind}, before it arrives");
+        sleep(4 * SECOND).await;
+        assert_eq!(claims(&driver, "a").await, others, "{kind}, after it has arrived");
+        drop(holder);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_released_until_its_ghost_was_removed_and_not_for_longer() {
+    for dropped in [true, false] {
+        let (driver, locks) = locks();
+        driver.next("acquire", Mood::StuckFor(5 * SECOND));
+        let guard = locks.mutex("a").lock().await.unwrap();
+        match dropped {
+            true => drop(guard),
+            false => guard.release().await.unwrap(),
+        }
+        sleep(8 * SECOND).await;
+        let releases = driver.calls("release").len();
+        assert!(releases > 2, "{releases}");
+        sleep(20 * SECOND).await;
+        assert_eq!(driver.calls("release").len(), releases, "dropped: {dropped}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_arrive_any_more_is_not_waited_for() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::FailBefore);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    sleep(31 * SECOND).await;
+    drop(guard);
+    sleep(31 * SECOND).await;
+    assert_eq!(driver.calls("release").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_was_sent_twice_and_found_nothing_has_removed_no_ghost() {
+    let driver = Moody::batching(BatchLimits::of(32, 8));
+    let locks = super::manager_of(&driver);
+    driver.next("batch", Mood::StuckFor(5 * SECOND));
+    locks.mutex("a").try_lock().await.unwrap_err();
+    driver.send_twice();
+    sleep(8 * SECOND).await;
+    assert_eq!(claims(&driver, "a").await, 0);
 }

@@ -140,3 +140,20 @@ async fn shutdown_waits_for_every_release_and_shuts_for_good() {
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(locks.mutex("c").lock().await, Err(Error::Closed)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_the_releases_of_others_that_are_under_way() {
+    for verb in ["release", "shorten"] {
+        let (driver, locks) = locks();
+        let mutex = locks.mutex("a");
+        let mutex = if verb == "shorten" { mutex.at_least(2 * SECOND) } else { mutex };
+        let guard = mutex.lock().await.unwrap();
+        driver.next(verb, Mood::Slow(60 * MS));
+        let releasing = tokio::spawn(guard.release());
+        settle().await;
+        assert_eq!(driver.at_once(verb), 1);
+        locks.shutdown().await;
+        assert_eq!(driver.at_once(verb), 0, "the answer to {verb} was waited for");
+        releasing.await.unwrap().unwrap();
+    }
+}

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    LockDriver, Precondition, RegisterKey, Registers, Released, Write, WriteId,
+    BreakMode, LockDriver, Precondition, RegisterKey, Registers, Released, Write, WriteId,
+    WriteResult,
 };
-use lockkit_core::{LockManager, Name, Namespace, Settings};
+use lockkit_core::{BreakRecord, ClientIdentity, LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::{Server, ServerKind};
 
-use crate::stage::{driver, keys, leases, until};
+use crate::stage::{claim, client, driver, keys, leases, take, until};
 
 fn register(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
@@ -57,6 +58,38 @@ async fn deletions_share_the_lease_on_which_they_are_remembered() {
         ours.write(&at, &delete).await.unwrap();
     }
     until("one lease", || async { leases(&server).await.len() == 1 }).await;
+}
+
+/// As an operator ends it, and as it is gone after older data were put back.
+#[tokio::test]
+async fn deletions_and_breaks_get_another_lease_when_theirs_is_revoked() {
+    let server = Server::start(ServerKind::Etcd).await.unwrap();
+    let ours = driver(&server.url()).await;
+    let (forced, graceful) = (claim("forced", 60, 60), claim("graceful", 60, 60));
+    let tokens = [take(&ours, &forced).await.token, take(&ours, &graceful).await.token];
+    let of_claims = leases(&server).await;
+    let delete = async |name: &str| {
+        ours.write(&register(name), &store("v", Precondition::Absent, None)).await.unwrap();
+        let deleted = ours.write(&register(name), &Write::of(None)).await.unwrap().result;
+        assert!(matches!(deleted, WriteResult::Stored(_)), "{name}: {deleted:?}");
+    };
+    let revoke = async || {
+        let mut all = leases(&server).await;
+        all.retain(|id| !of_claims.contains(id));
+        let [lasting] = all[..] else { panic!("they share one: {all:?}") };
+        client(&server).await.lease_revoke(lasting).await.unwrap();
+    };
+    delete("first").await;
+    revoke().await;
+    delete("second").await;
+    let modes = [BreakMode::Forced, BreakMode::Graceful];
+    for ((claim, token), mode) in [forced, graceful].iter().zip(tokens).zip(modes) {
+        revoke().await;
+        let record = BreakRecord::new(ClientIdentity::of_this_process(), mode, None);
+        assert!(ours.break_claim(&claim.key, token, mode, &record).await.unwrap(), "{mode:?}");
+        let state = ours.inspect(&claim.key).await.unwrap();
+        assert!(state.last_break.is_some(), "{mode:?}: {state:?}");
+    }
 }
 
 #[tokio::test]

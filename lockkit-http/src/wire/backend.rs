@@ -124,7 +124,6 @@ pub struct Capabilities {
     pub slots: bool,
     pub resize: bool,
     pub shorten: bool,
-    pub raise: bool,
     pub shared_between_processes: bool,
     pub registers: bool,
     #[serde(default)]
@@ -153,7 +152,6 @@ impl Capabilities {
             slots: c.slots,
             resize: c.resize,
             shorten: c.shorten,
-            raise: c.raise,
             shared_between_processes: c.shared_between_processes,
             registers: c.registers,
             namespaces: c.namespaces,
@@ -185,7 +183,6 @@ impl Capabilities {
         c.slots = self.slots;
         c.resize = self.resize;
         c.shorten = self.shorten;
-        c.raise = self.raise;
         c.detached = true;
         c.shared_between_processes = true;
         c.registers = self.registers;
@@ -227,6 +224,14 @@ fn kept(table: &Table) -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Through it, nothing tells whether the backend has its data.
+    #[test]
+    fn a_lock_service_is_no_member_of_a_quorum() {
+        let mut redis = capabilities::Capabilities::of("redis");
+        redis.raise = true;
+        assert!(!Capabilities::of(&redis).for_driver().raise);
+    }
 
     #[test]
     fn a_client_of_a_service_does_not_read_the_clock_of_the_services_machine() {

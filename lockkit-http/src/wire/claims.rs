@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquire as DriverAcquire, Batch, ClaimId, Patience};
 use lockkit_core::{
-    Claim as DriverClaim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Token,
+    Claim as DriverClaim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace,
 };
 use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::RenewOutcome;
-use super::{ms_up, text};
+use super::ms_up;
 
 /// A claim: what a client puts into the queue of a lock, and what it renews and releases. The client
 /// makes it, keeps it, and sends the same with every request about it.
@@ -262,30 +262,6 @@ pub struct ShortenBody {
     pub claim: Claim,
     /// How long it holds from now on.
     pub ttl_ms: u64,
-}
-
-/// `POST /v1/raise`: raises the token of a claim.
-///
-/// ```
-/// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::RaiseBody;
-///
-/// let json = r#"
-///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
-///      "token": "41"}
-/// "#;
-/// let it: RaiseBody = serde_json::from_str(json)?;
-/// assert_eq!(it.token.get(), 41);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RaiseBody {
-    /// The claim.
-    pub claim: Claim,
-    /// What its token is to be at least.
-    #[serde(with = "text")]
-    pub token: Token,
 }
 
 /// `POST /v1/batch`: releases and acquires of different claims, each answered by itself.

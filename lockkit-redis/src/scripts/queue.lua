@@ -12,7 +12,8 @@
 --   `soonest`       the millisecond before which no lease ends: that of some claim, as it was once
 --   `expires`, `at` the millisecond at which the key expires; that in which leases were last set
 --   `longest`       the longest WAIT_MS that any claim had
---   `gaps`          the numbers behind `waiter` of claims that have left, as JSON
+--   `gaps`          the numbers from `waiter` on of claims that have left, as JSON: ranges [FIRST,LAST] in their
+--                   order, with a waiting claim behind each, so that there are no more of them than of those
 --   `muted`, `unpublished`  where messages are refused: the first number of a client that publishes none; the
 --                   last message about this queue was not sent
 -- A semaphore with a fixed limit has it in the string ….limit…., which stays.
@@ -152,14 +153,31 @@ local function expand(queue)
   queue.waiter, queue.holders, queue.weight, queue.capacity = queue.next, 1, c.weight, c.weight
 end
 
--- How many of the gaps are before this number.
+-- How many of the gaps are before this number, and how many numbers they have.
 local function gaps_before(queue, sequence)
-  local least, most = 0, #queue.gaps
-  while least < most do
-    local middle = math.ceil((least + most) / 2)
-    if queue.gaps[middle] < sequence then least = middle else most = middle - 1 end
+  local gaps, numbers = 0, 0
+  for i, gap in ipairs(queue.gaps) do
+    if gap[1] > sequence then break end
+    gaps, numbers = i, numbers + gap[2] - gap[1] + 1
   end
-  return least
+  return gaps, numbers
+end
+
+-- The number of a claim that waited becomes a gap, together with those next to it; there is none behind the last claim.
+local function add_gap(queue, sequence)
+  local gaps, at = queue.gaps, gaps_before(queue, sequence)
+  local first, last = sequence, sequence
+  if gaps[at + 1] and gaps[at + 1][1] == sequence + 1 then last = table.remove(gaps, at + 1)[2] end
+  if gaps[at] and gaps[at][2] == sequence - 1 then
+    first, queue.gaps_changed = table.remove(gaps, at)[1], true
+    at = at - 1
+  end
+  if last == queue.next - 1 then
+    queue.next = first
+  else
+    table.insert(gaps, at + 1, { first, last })
+    queue.gaps_changed = true
+  end
 end
 
 -- Removes a claim. `promote` follows.
@@ -167,11 +185,8 @@ local function remove(queue, c)
   queue.count = queue.count - 1
   if c.holds then
     queue.holders, queue.weight = queue.holders - 1, queue.weight - c.weight
-  elseif c.sequence == queue.next - 1 then
-    queue.next = c.sequence
   else
-    table.insert(queue.gaps, gaps_before(queue, c.sequence) + 1, c.sequence)
-    queue.has_left = true
+    add_gap(queue, c.sequence)
   end
   carried[c.id] = nil -- promoted by this very call, perhaps
   redis.call('HDEL', queue.key, c.sequence, c.id)
@@ -179,15 +194,21 @@ local function remove(queue, c)
 end
 
 -- Promotes the claims that hold now, and tells their clients; not that of `mine`, which the answer to
--- this call is about.
+-- this call is about. One that was broken while it waited keeps its lease, and its client is to poll: it holds no
+-- lock, but keeps others out until that lease ends.
 local function promote(queue, mine)
   local promoted
   while queue.waiter < queue.next do
+    local gap = queue.gaps[1]
+    if gap and gap[1] == queue.waiter then
+      table.remove(queue.gaps, 1)
+      queue.waiter, queue.gaps_changed = gap[2] + 1, true
+    end
     local c = read_claim(queue, queue.waiter)
     if c and queue.weight + c.weight > queue.capacity then
       -- Usually the next one learns that it is the next from its own renewal. When the one before
       -- it may end sooner than that, it gets a message.
-      if promoted and c.id ~= mine and tonumber(promoted.hold) * 3 < tonumber(c.wait) then
+      if promoted and c.id ~= mine and (promoted.ends - now - 1) * 3 < tonumber(c.wait) then
         notify(c.client, 'poll ' .. c.id, queue)
       end
       return
@@ -196,11 +217,15 @@ local function promote(queue, mine)
     if c then
       queue.holders, queue.weight = queue.holders + 1, queue.weight + c.weight
       c.held = string.sub(padded(now_us), -16)
-      set_end(queue, c, c.hold)
+      if c.broken == '0' then set_end(queue, c, c.hold) end
       write_claim(queue, c)
       if c.id ~= mine then
         promoted = c
-        tell(c.client, c.id, c.token, queue)
+        if c.broken == '0' then
+          tell(c.client, c.id, c.token, queue)
+        else
+          notify(c.client, 'poll ' .. c.id, queue)
+        end
       end
     end
   end
@@ -281,10 +306,7 @@ local function close(queue)
   elseif queue.was_muted then
     redis.call('HDEL', queue.key, 'muted')
   end
-  local passed = gaps_before(queue, queue.waiter)
-  if passed > 0 or queue.has_left then
-    redis.call('HSET', queue.key, 'gaps', '[' .. table.concat(queue.gaps, ',', passed + 1) .. ']')
-  end
+  if queue.gaps_changed then redis.call('HSET', queue.key, 'gaps', cjson.encode(queue.gaps)) end
   if has_grown then redis.call('PEXPIREAT', queue.key, queue.expires) end
 end
 
@@ -337,11 +359,11 @@ local function renew(queue, id, hold, wait)
     return c.token
   end
   extend(queue, c, 'wait', wait)
-  local gaps, waiter = gaps_before(queue, c.sequence), queue.waiter
-  local ahead = c.sequence - waiter - gaps + gaps_before(queue, waiter)
-  local before, poll = c.sequence - 1, queue.soonest
+  local gaps, numbers = gaps_before(queue, c.sequence)
+  local ahead, before, poll = c.sequence - queue.waiter - numbers, c.sequence - 1, queue.soonest
   if ahead > 0 then
-    while queue.gaps[gaps] == before do gaps, before = gaps - 1, before - 1 end
+    local gap = queue.gaps[gaps]
+    if gap and gap[2] == before then before = gap[1] - 1 end
     poll = read_claim(queue, before).ends
   end
   local pace = poll_pace(queue, c, ahead == 0)

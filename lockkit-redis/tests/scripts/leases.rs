@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::LockDriver;
-use lockkit_core::{Claim, Mode};
+use lockkit_core::driver::{BreakMode, LockDriver};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Mode};
+use lockkit_lab::raw::resp::{RespConnection, RespReply};
 use lockkit_redis::RedisDriver;
 
-use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits, with_ttls};
+use super::{PERMIT, ask, claim, connect, granted, holds, queue, start, take, waits, with_ttls};
 
 const WAIT: Duration = Duration::from_secs(100);
 const HOLD: Duration = Duration::from_secs(300);
@@ -45,6 +46,37 @@ async fn a_waiter_that_begins_to_hold_gets_the_lease_of_a_holder() {
         assert_eq!(grant.ttl, HOLD);
         let holding = left(&driver, &waiter).await[0];
         assert!(holding > BETWEEN && holding <= HOLD + Duration::from_secs(1), "{holding:?}");
+    }
+}
+
+/// It polls, and learns who broke it. The one behind it does, too: what is left of that lease is less than the
+/// time until it renews.
+#[tokio::test]
+async fn a_waiter_that_was_broken_is_not_told_that_it_holds() {
+    let (server, driver) = start().await;
+    let (theirs, operator) = (connect(&server).await, connect(&server).await);
+    let (holder, behind) = (claim(Mode::Exclusive), with_ttls(Mode::Exclusive, HOLD, 2 * HOLD));
+    let waiter = with_ttls(Mode::Exclusive, HOLD, WAIT);
+    take(&driver, &holder).await;
+    queue(&theirs, &waiter).await;
+    queue(&theirs, &behind).await;
+    let token = driver.inspect(&waiter.key).await.unwrap().queue[1].token;
+    let mut messages = RespConnection::open(server.addr()).await.unwrap();
+    messages.call(&["PSUBSCRIBE", "lockkit:wake:*"]).await.unwrap();
+    let mode = BreakMode::Graceful;
+    let record = BreakRecord::from_parts(ClientIdentity::of_this_process(), 0, None, false);
+    assert!(operator.break_claim(&waiter.key, token, mode, &record).await.unwrap());
+    driver.release(&holder).await.unwrap();
+    let [waiter, behind] = [waiter, behind].map(|claim| claim.id.to_hex());
+    for expected in [&waiter, &waiter, &behind] {
+        let message = loop {
+            let RespReply::Array(message) = messages.read().await.unwrap() else { panic!("one") };
+            let text = message[3].text().to_owned();
+            if text.contains(&waiter) || text.contains(&behind) {
+                break text;
+            }
+        };
+        assert_eq!(message, format!("poll {expected}"));
     }
 }
 
@@ -99,16 +131,12 @@ async fn the_key_of_a_queue_lasts_as_long_as_its_longest_lease() {
     let (holder, waiter) = (with_ttls(Mode::Exclusive, HOLD, WAIT), patient(Mode::Exclusive));
     take(&driver, &holder).await;
     queue(&driver, &waiter).await;
-    let lockkit_lab::raw::resp::RespReply::Array(keys) =
-        ask(&server, &["KEYS", "lockkit:lock*"]).await
-    else {
+    let RespReply::Array(keys) = ask(&server, &["KEYS", "lockkit:lock*"]).await else {
         panic!("KEYS")
     };
     assert_eq!(keys.len(), 1, "{keys:?}");
     for key in keys {
-        let lockkit_lab::raw::resp::RespReply::Number(left) =
-            ask(&server, &["PTTL", key.text()]).await
-        else {
+        let RespReply::Number(left) = ask(&server, &["PTTL", key.text()]).await else {
             panic!("PTTL")
         };
         assert!(left > BETWEEN.as_millis() as i64, "{}: {left}", key.text());

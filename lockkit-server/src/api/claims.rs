@@ -10,13 +10,13 @@ use lockkit_core::driver::{
     Acquire, Acquisition, Batch, BatchError, BatchOutcome, Patience, Renewal, Renewed,
 };
 use lockkit_core::{Claim, Error};
-use lockkit_http::wire::{self, Code};
+use lockkit_http::wire;
 
 use crate::body::Body;
 use crate::caller::{Caller, CallerId};
 use crate::quota::QuotaPermit;
 use crate::response::{ApiResponse, ErrorResponse, log};
-use crate::service::{Service, no_result, with_offset, without_offset};
+use crate::service::{Service, no_result, with_offset};
 
 type Result<T> = std::result::Result<ApiResponse<T>, ErrorResponse>;
 
@@ -212,28 +212,6 @@ pub(crate) async fn shorten(
     let about = ClaimRequest::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().shorten(&about.claim, ttl).await?))
 }
-
-pub(crate) async fn raise(
-    Shared(service): Shared<Service>,
-    caller: Caller,
-    Body(request): Body<wire::RaiseBody>,
-) -> Result<wire::ClaimStatus> {
-    let about = ClaimRequest::new(&service, &caller, request.claim).await?;
-    let token = without_offset(request.token, about.offset);
-    if token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
-        let detail = format!("a token is raised to {HIGHEST_RAISE} at most");
-        return Err(ErrorResponse::new(Code::Invalid, detail));
-    }
-    // One below the offset is no more than any token here.
-    Ok(about.became(match token {
-        Some(token) => service.driver().raise(&about.claim, token).await?,
-        None => service.driver().renew_single(&about.claim).await?,
-    }))
-}
-
-/// The highest token of the backend that a caller can ask for: the tokens of a whole backend may
-/// come from one counter, and one caller must not use them up for all. As many follow below 2^63.
-const HIGHEST_RAISE: u64 = 1 << 62;
 
 /// A request about one claim.
 struct ClaimRequest {

@@ -13,7 +13,7 @@ use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 
-const PATHS: [&str; 37] = [
+const PATHS: [&str; 36] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -22,7 +22,6 @@ const PATHS: [&str; 37] = [
     "/v1/verify",
     "/v1/shorten",
     "/v1/downgrade",
-    "/v1/raise",
     "/v1/inspect",
     "/v1/list",
     "/v1/changed",
@@ -269,7 +268,6 @@ fn bent(rng: &mut StdRng, path: &str) -> Value {
         "/v1/batch" => json!({"acquires": [{"claim": claim}]}),
         "/v1/renew" => json!({"claims": [claim]}),
         "/v1/shorten" => json!({"claim": claim, "ttl_ms": 200}),
-        "/v1/raise" => json!({"claim": claim, "token": "7"}),
         "/v1/inspect" | "/v1/registers/load" => key,
         "/v1/list" | "/v1/registers/list" => json!({"names": name, "limit": 3}),
         "/v1/namespaces" => json!({"limit": 3, "after": name}),

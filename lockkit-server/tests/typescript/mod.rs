@@ -38,7 +38,6 @@ impl TypescriptDriver {
         capabilities.min_ttl = Duration::from_millis(600);
         capabilities.batches.operations = 1;
         capabilities.batches.same_key = false;
-        capabilities.raise = false;
         capabilities.namespaces = false;
         Self { program, rust, capabilities }
     }

@@ -47,7 +47,7 @@ impl<D: Dialect> SqlServerInner<D> {
         self: &Arc<Self>,
         batch: Batch<'_>,
     ) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submitting(batch);
+        let _known = self.waiters.claims.submitting(batch);
         let releases = batch.releases.iter().map(|c| Operation::new(c, OperationKind::Release));
         let acquires = batch.acquires.iter().map(|acquire| {
             let kind = match acquire.patience {
@@ -224,7 +224,8 @@ impl<D: Dialect> SqlServerInner<D> {
             refusal.error = self.loss_of(claim).await;
         }
         let result = outcome.as_ref().map(|done| &done.result).map_err(|error| &error.error);
-        self.waiters.claims.acquired(&claim.id, result, lease);
+        let ambiguous = outcome.as_ref().map_or(0, |done| done.ambiguous);
+        self.waiters.claims.acquired(&claim.id, result, ambiguous, lease);
         outcome
     }
 

@@ -173,7 +173,8 @@ pub enum StatementId {
     /// token (or the limit in use), `n?` ttl, `n?` how many are ahead, `n?` poll after, `b?` woken.
     ///
     /// Everywhere, *woken* is the last column, the claims that the verb made holders, 16 bytes each: the tag,
-    /// which is the first half of SHA-256 of the id, cut again in half; and the token.
+    /// which is the first half of SHA-256 of the id, cut again in half; and the token, or 0 when the claim was broken
+    /// while it waited: then it is polled for.
     Acquire,
     /// Key, `b` id, `b` client. One row: `n` outcome (1 removed, 2 not in the queue, 3 no such lock), `b?` woken.
     Release,

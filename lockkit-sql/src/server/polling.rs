@@ -99,7 +99,8 @@ impl<D: Dialect> SqlServerInner<D> {
     }
 
     /// The claims that the execution of a request made holders, as its column *woken* names them; sent at this
-    /// moment. Those that wait through this driver hold from then on, others of this process are asked about.
+    /// moment. Those that wait through this driver hold from then on, unless they were broken; others of this process
+    /// are asked about.
     /// Those that the request took out as well (`released`) are not reported.
     pub(super) fn report_holders(&self, woken: &[u8], sent: Moment, released: &[Arc<Claim>]) {
         let (holders, _) = woken.as_chunks::<16>();
@@ -110,9 +111,12 @@ impl<D: Dialect> SqlServerInner<D> {
                 continue;
             }
             tags.push(*named);
-            if let Some(token) = Token::new(u64::from_be_bytes(*token)) {
-                let start = LeaseStart::Sent(sent);
-                self.waiters.claims.granted(named, |claim| granted(claim, token, start));
+            match Token::new(u64::from_be_bytes(*token)) {
+                Some(token) => {
+                    let start = LeaseStart::Sent(sent);
+                    self.waiters.claims.granted(named, |claim| granted(claim, token, start));
+                }
+                None => self.waiters.claims.ask_now(named), // it was broken, which its state says
             }
         }
         WaiterRegistry::wake(&tags, Some(&self.waiters));

@@ -44,7 +44,7 @@ impl LockDriver for SqliteDriver {
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let waiters = &self.inner.waiters.claims;
-        waiters.submitting(batch);
+        let _known = waiters.submitting(batch);
         let durable = batch.claims().any(|claim| outlives(claim));
         let (releases, acquires) = (batch.releases.to_vec(), batch.acquires.to_vec());
         let apply = move |transaction: &mut Transaction<'_>| -> Result<_, TransactionError> {
@@ -55,7 +55,7 @@ impl LockDriver for SqliteDriver {
         };
         let (released, acquired) = self.inner.writer.submit(durable, apply).await?;
         let acquired = batch.acquires.iter().zip(acquired).map(|(one, (result, lease))| {
-            waiters.acquired(&one.claim.id, result.as_ref(), lease);
+            waiters.acquired(&one.claim.id, result.as_ref(), 0, lease);
             result.map(Attempted::from).map_err(BatchError::refused)
         });
         let released = released.into_iter().map(|released| Ok(released.into()));

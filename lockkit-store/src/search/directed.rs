@@ -132,6 +132,37 @@ async fn a_beat_of_another_process_that_is_taken_for_ones_own_lets_two_hold() {
     assert!(copied_machine_lets_two_hold(Rules { without: Some(StoreRule::KnownBeat) }).await);
 }
 
+/// A session that was not used for long is removed while an acquire waits for its next beat.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_does_not_enter_with_a_session_that_is_being_removed() {
+    let mut facts = StoreFacts::of("searched");
+    (facts.pace, facts.min_ttl) = (PACE, TTL);
+    let store = TestStore::new().with_facts(facts);
+    let holders_store = store.client(1);
+    let (holder, other) = (
+        driver(&holders_store, Rules { without: None }).await,
+        driver(&store, Rules { without: None }).await,
+    );
+    let used = claim("used", TTL);
+    granted(&holder, &used).await.expect("it is free");
+    holder.release(&used).await.expect("it works");
+    sleep(TTL * 3).await;
+    let least_latency = TTL / 20;
+    holders_store.set_faults(Faults { least_latency, ..Faults::default() });
+    let held = claim("held", TTL);
+    let removes = async {
+        // The beat is on its way, and arrives before the removal.
+        sleep(least_latency / 2).await;
+        holder.inner.remove_unused_sessions(false).await;
+    };
+    let (grant, ()) = tokio::join!(granted(&holder, &held), removes);
+    let until = trusted(&grant.expect("it is free"));
+    while TokioClock.now() < until {
+        assert!(granted(&other, &claim("held", TTL)).await.is_none(), "two hold");
+        sleep(PACE).await;
+    }
+}
+
 /// Two shards with a claim each of one session; a client that saw one of them ends and removes the session, and
 /// a late copy of its document comes after that.
 #[tokio::test(start_paused = true)]

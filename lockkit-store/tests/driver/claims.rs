@@ -37,6 +37,20 @@ pub(crate) async fn attempt(
     driver.acquire(claim, patience).await.expect("the store works").result
 }
 
+/// Waits for a claim that is queued, and renews it meanwhile.
+pub(crate) async fn granted(driver: &StoreDriver, claim: &Arc<Claim>) {
+    let renews = async {
+        loop {
+            tokio::time::sleep(claim.wait_ttl / 4).await;
+            driver.renew_single(claim).await.expect("the store works");
+        }
+    };
+    tokio::select! {
+        granted = driver.granted(claim) => drop(granted.expect("its turn comes")),
+        () = renews => unreachable!("it renews for ever"),
+    }
+}
+
 /// The token of a claim that gets its lock at once.
 pub(crate) async fn take(driver: &StoreDriver, claim: &Arc<Claim>) -> u64 {
     match attempt(driver, claim, Patience::Try).await {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::Claim;
-use lockkit_core::driver::{Acquire, Acquisition, Batch, BatchError, LockDriver, Patience};
+use lockkit_core::driver::{
+    Acquire, Acquisition, Batch, BatchError, LockDriver, Patience, Renewal,
+};
 use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{ReadOutcome, Store, StoreDriver, StoreFacts};
 use tokio::time::{Instant, sleep};
@@ -152,32 +154,60 @@ async fn an_operation_that_met_conflicts_only_fails_after_five_seconds_and_was_c
     let (before, contended) = (claim("before"), claim("a"));
     driver.acquire(&before, Patience::Try).await.expect("the store works");
     ours.set_faults(slow(0.0));
-    let writing = {
-        let store = store.clone();
-        async move {
-            let mut number = 0_u64;
-            loop {
-                if let Ok(ReadOutcome::Document(shard)) = store.get("l/0", None).await {
-                    let text = String::from_utf8_lossy(&shard.bytes).into_owned();
-                    let (_, rest) = text.split_once(',').expect("it has several fields");
-                    let text = format!("{{\"write\":\"{number:032x}\",{rest}");
-                    store.put_if("l/0", text.as_bytes(), Some(&shard.version)).await;
-                    number += 1;
-                }
-                sleep(Duration::from_millis(1)).await;
-            }
-        }
-    };
     let begun = Instant::now();
     let failed = tokio::select! {
         failed = failure(&driver, &contended) => failed,
-        () = writing => unreachable!("it writes for ever"),
+        () = others_write(&store) => unreachable!("it writes for ever"),
     };
     let took = begun.elapsed();
     assert!((Duration::from_secs(5)..Duration::from_secs(7)).contains(&took), "{took:?}");
     assert_eq!(failed.ambiguous, 0, "{failed:?}");
     assert!(failed.error.is_retryable(), "{failed:?}");
     assert!(failed.error.to_string().contains("other clients keep writing"), "{failed:?}");
+}
+
+/// The renewal of a lock whose session is well does not wait until the acquire of another one wins.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_wait_for_an_acquire_that_meets_conflicts() {
+    for bare_conflicts in [0.0, 1.0] {
+        let store = store();
+        let ours = store.client(1);
+        let driver = driver(&ours, 1).await;
+        let held = claim("held");
+        driver.acquire(&held, Patience::Try).await.expect("the store works");
+        ours.set_faults(slow(bare_conflicts));
+        let renewed = async {
+            // The acquire is in its conflicts by then.
+            sleep(Duration::from_millis(500)).await;
+            let begun = Instant::now();
+            let renewed = driver.renew_single(&held).await.expect("the store works");
+            assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+            begun.elapsed()
+        };
+        let contended = claim("a");
+        let took = tokio::select! {
+            took = renewed => took,
+            failed = failure(&driver, &contended) => panic!("{failed:?}"),
+            () = others_write(&store) => unreachable!("it writes for ever"),
+        };
+        // A beat, a swap that meets a conflict, and a read at most.
+        assert!(took < Duration::from_millis(1_000), "{took:?}");
+    }
+}
+
+/// Changes the shard again and again.
+async fn others_write(store: &TestStore) {
+    let mut number = 0_u64;
+    loop {
+        if let Ok(ReadOutcome::Document(shard)) = store.get("l/0", None).await {
+            let text = String::from_utf8_lossy(&shard.bytes).into_owned();
+            let (_, rest) = text.split_once(',').expect("it has several fields");
+            let text = format!("{{\"write\":\"{number:032x}\",{rest}");
+            store.put_if("l/0", text.as_bytes(), Some(&shard.version)).await;
+            number += 1;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The failure of an acquire, with what it says of requests without an answer.

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::Finding;
-use lockkit_core::{Error, LockManager, Settings, Space};
+use lockkit_core::{Claim, ClientIdentity, Error, LockManager, Mode, Settings, Space};
 use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{
     DocumentVersion, PutOutcome, ReadOutcome, Store, StoreDriver, StoreError, StoreFacts,
@@ -18,7 +18,7 @@ use lockkit_store::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::claims::{TTL, attempt, claim, connect, driver, options, take};
+use crate::claims::{TTL, attempt, claim, connect, driver, granted, options, take};
 
 /// Tries every 50 ms; says how long it took.
 async fn taken_after(driver: &StoreDriver, name: &str) -> Duration {
@@ -295,4 +295,50 @@ async fn the_first_try_after_the_ttl_gets_the_lock_of_a_dead_holder() {
         sleep(pause).await;
         take(&trying, &claim("a")).await;
     }
+}
+
+/// Acquires, tries, releases and renewals in another runtime than the one in which the driver was made, which has
+/// ended.
+#[test]
+fn a_driver_outlives_the_runtime_in_which_it_was_made() {
+    const TTL: Duration = Duration::from_millis(600);
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let claim = |name: &str| {
+        let key = claim(name).key.clone();
+        let me = Arc::new(ClientIdentity::of_this_process());
+        Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, me))
+    };
+    let store = TestStore::new();
+    let first = runtime();
+    let driver = first.block_on(async {
+        let driver = driver(&store).await;
+        take(&driver, &claim("first")).await;
+        driver
+    });
+    drop(first);
+    runtime().block_on(async {
+        // From then on an acquire needs another beat.
+        sleep(TTL / 3).await;
+        let (kept, forgotten) = (claim("kept"), claim("forgotten"));
+        take(&driver, &kept).await;
+        take(&driver, &forgotten).await;
+        let other = crate::claims::driver(&store.client(1)).await;
+        let waits = async {
+            let next = claim("forgotten");
+            attempt(&other, &next, Patience::Wait).await;
+            granted(&other, &next).await;
+        };
+        let renews = async {
+            loop {
+                sleep(TTL / 4).await;
+                let renewed = driver.renew_single(&kept).await.expect("the store works");
+                assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+            }
+        };
+        tokio::select! {
+            () = waits => {}
+            () = renews => unreachable!("it renews for ever"),
+            () = sleep(TTL * 20) => panic!("a claim that is not renewed stays"),
+        }
+    });
 }

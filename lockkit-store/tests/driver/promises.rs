@@ -12,7 +12,7 @@ use lockkit_store::testing::{Faults, TestStore};
 use lockkit_store::{Store, StoreDriver, StoreFacts, StoreOptions};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::claims::{TTL, attempt, claim, driver, take};
+use crate::claims::{TTL, attempt, claim, driver, granted, take};
 
 /// Reads and swaps since the last time.
 struct Counted(TestStore, u64, u64);
@@ -156,6 +156,41 @@ async fn after_data_loss_tokens_grow_and_holders_are_told() {
     let told = driver.renew_single(&held).await.expect("it works");
     assert!(matches!(told, Renewal::Ended(_)), "{told:?}");
     assert!(take(&driver, &claim("a")).await > before);
+}
+
+/// A server lost its last writes, or a backup was restored, while a client was connected.
+#[tokio::test(start_paused = true)]
+async fn after_older_data_is_restored_connected_clients_go_on() {
+    let store = TestStore::ordered();
+    let client = store.client(1);
+    // As NATS, a conflict does not say what is stored.
+    client.set_faults(Faults { bare_conflicts: 1.0, ..Faults::default() });
+    let driver = driver(&client).await;
+    let (before, after) = (claim("before"), claim("after"));
+    take(&driver, &before).await;
+    sleep(Duration::from_millis(1)).await;
+    let backup = Instant::now();
+    sleep(Duration::from_millis(1)).await;
+    let lost = take(&driver, &after).await;
+    assert!(matches!(driver.renew_single(&before).await, Ok(Renewal::Holds(_))));
+    store.lose_since(backup);
+    sleep(Duration::from_millis(1)).await;
+    let told = driver.renew_single(&before).await.expect("the store works");
+    assert!(matches!(told, Renewal::Ended(_)), "the last beat is lost: {told:?}");
+    let again = claim("after");
+    let token = timeout(TTL, async {
+        loop {
+            let acquired = driver.acquire(&again, Patience::Try).await;
+            if let Ok(Acquisition::Granted(grant)) = acquired.map(|it| it.result) {
+                return grant.token.get();
+            }
+        }
+    });
+    assert!(token.await.expect("the lock is free") > lost);
+    // The first one's session is watched for its TTL.
+    let next = claim("before");
+    assert!(matches!(attempt(&driver, &next, Patience::Wait).await, Acquisition::Queued { .. }));
+    timeout(TTL * 3, granted(&driver, &next)).await.expect("its turn comes");
 }
 
 #[tokio::test(start_paused = true)]

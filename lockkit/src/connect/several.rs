@@ -23,6 +23,12 @@ pub(super) async fn mirror(
     let settings = settings.merged_with_url(new.settings())?;
     check(&old)?;
     check(&new)?;
+    if feature(&new) == Some("http") {
+        return Err(Error::config(
+            "a lock service cannot be the new backend of a mirror, since it does not tell whether the tokens \
+             were taken over: name the backend behind it",
+        ));
+    }
     let names = (name_in_errors(&old), name_in_errors(&new));
     let old = driver(&old, &settings).await.map_err(|error| error.at(&names.0))?;
     let new = driver(&new, &settings).await.map_err(|error| error.at(&names.1))?;
@@ -73,9 +79,8 @@ pub(super) fn members_of_quorum(members: &str) -> Result<(Vec<String>, QuorumOpt
 }
 
 fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
-    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
     // What needs the same feature is the same kind of backend.
-    let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
+    let kind = feature(&url).unwrap_or(url.scheme()).to_owned();
     let name = name_in_errors(&url);
     let both = Arc::new((url, settings.clone()));
     let member = QuorumMember::new(kind, move || {
@@ -83,6 +88,11 @@ fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
         async move { driver(&both.0, &both.1).await }
     });
     member.named(name)
+}
+
+/// The cargo feature that a backend needs.
+fn feature(url: &BackendUrl) -> Option<&'static str> {
+    SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme()).and_then(|(_, feature, _)| *feature)
 }
 
 /// What errors call a backend: its URL without login and options, either of which may be secret.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar, Union
 
 from ._errors import Error, LockLost, LossReason, Refused, Unavailable
 from ._record import Record, backoff
-from ._wire import LONGEST_WAIT, Busy, Claim, Ended, Held, Json, State, Waiting, random_id
+from ._wire import LONGEST_WAIT, Claim, Ended, Held, Json, State, Waiting, random_id
 from ._wire import marked, renewals, state
 
 if TYPE_CHECKING:
@@ -81,11 +81,18 @@ class Attempt:
     async def run(self) -> AcquireResult:
         """The hold; ``None`` when the lock was busy. Raises ``Elapsed`` when the time is over."""
         try:
-            result = await self._enter()
-            while result is not None and isinstance(result[0], Waiting):
-                self._uncertain = self._uncertain or result[0].ambiguous > 0
-                result = await self._poll()
-            return RETRY if result is None else await self._settled(*result)
+            entered = await self._enter()
+            if entered is None:
+                return RETRY
+            (result, sent), polled = entered, False
+            while isinstance(result, Waiting):
+                self._uncertain = self._uncertain or result.ambiguous > 0
+                (result, sent), polled = await self._poll(), True
+            if polled and isinstance(result, Held) and self._record(result, sent) is None:
+                # The poll was sent longer ago than the ttl, and was answered when the lock was granted:
+                # an answer to another one, which renews, says how much is left.
+                result, sent = await self._poll()
+            return await self._settled(result, sent)
         finally:
             if self._queued:
                 self._engine.give_back(self._claim, self._uncertain or self._asking)
@@ -138,16 +145,17 @@ class Attempt:
                 await engine.pause(error, failures, self._until)
 
     async def _settled(self, result: State, sent: float) -> AcquireResult:
+        if isinstance(result, Ended):
+            self._queued = self._uncertain or result.stays
+            if result.reason is LossReason.BROKEN:
+                raise LockLost(result.reason, result.broken)
+            return RETRY
+        self._uncertain = self._uncertain or result.ambiguous > 0
         if isinstance(result, Held):
-            self._uncertain = self._uncertain or result.ambiguous > 0
             return await self._granted(result, sent)
-        self._uncertain = self._uncertain or (isinstance(result, Busy) and result.ambiguous > 0)
-        self._queued = self._uncertain
-        if isinstance(result, Busy):
-            return RETRY if self._wait else None
-        if isinstance(result, Ended) and result.reason is LossReason.BROKEN:
-            raise LockLost(result.reason, result.broken)
-        return RETRY
+        # One that held, and waits now, is in the queue: the backend lost what it knew.
+        self._queued = self._uncertain or isinstance(result, Waiting)
+        return RETRY if self._wait else None
 
     async def _granted(self, held: Held, sent: float) -> AcquireResult:
         record = self._record(held, sent)

@@ -7,13 +7,11 @@ cancellation by the caller, or swallow one.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Awaitable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
+from typing import Any, Awaitable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import _transport_errors
 from ._settings import Server, Settings
 from ._transport_errors import NoSuchName, TransportError
-
-T = TypeVar("T")
 
 CONNECTING = 2.0
 """The longest time for a connection, in seconds."""
@@ -28,22 +26,6 @@ NAME_PATIENCE = 30.0
 
 class Elapsed(Exception):
     """The time for something is over."""
-
-
-async def within(limit: Optional[float], work: Awaitable[T]) -> T:
-    """The result of ``work``, or ``Elapsed`` after so many seconds, and ``work`` is cancelled.
-
-    Not ``asyncio.wait_for``: before Python 3.12 that may swallow the cancellation of its caller.
-    """
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda it: it.cancelled() or it.exception())
-    try:
-        await asyncio.wait({task}, timeout=limit)
-        if task.done():
-            return task.result()
-        raise Elapsed
-    finally:
-        task.cancel()
 
 
 class Reply(NamedTuple):

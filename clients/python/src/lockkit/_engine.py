@@ -14,7 +14,7 @@ from typing import Callable, Deque, Dict, Optional, TypeVar
 from . import _acquire, _forks
 from ._acquire import RetryAcquire, Request
 from ._clock import Clock
-from ._connection import Elapsed, within
+from ._connection import Elapsed
 from ._errors import Closed, Error, Invalid, LossReason, Unavailable, Unsupported
 from ._http import Transport
 from ._record import Loss, Record, backoff
@@ -47,7 +47,7 @@ class Hold:
 
     def __del__(self) -> None:
         # An exception from a signal handler may end this early: the renewer looks, too.
-        if not self.record.is_over():
+        if not self.record.is_done():
             self.engine.abandon(self.record)
 
 
@@ -150,17 +150,18 @@ class Engine:
             if await self._left(record):
                 return
             loss = record.loss()
-        until, lease_end = self.clock.now() + record.remaining(), record.lease_end()
+        until, closed_until = self.clock.now() + record.remaining(), record.closed_until()
         if record.close():
             self._renewer.delist(record)
             if loss is not None:
                 # The lease may live longer at the backend: answers to renewals may have been lost.
-                self.give_back(claim, record.uncertain, lease_end if record.lock_delay else 0.0)
+                self.give_back(claim, record.uncertain, closed_until)
         elif loss is None:
             return
+        self._give_back_broken(record)
         if loss is not None:
             raise loss.error()
-        what, attempts = "", 0
+        what, attempts, maybe_released = "", 0, False
         try:
             while not what:
                 try:
@@ -169,12 +170,13 @@ class Engine:
                     attempts += 1
                     if attempts == 2:
                         raise
+                    maybe_released = error.maybe_done
                     self.retrying(error)
         finally:
             if not what or record.uncertain:
                 self.give_back(claim, record.uncertain)
         # An attempt whose answer was lost may have released it.
-        if what != "claim" and attempts == 0:
+        if what != "claim" and not maybe_released:
             raise (await self._loss(claim, self.clock.now() < until)).error()
 
     async def _left(self, record: Record) -> bool:
@@ -195,11 +197,12 @@ class Engine:
                     self.give_back(claim, False, 0.0, record.least_end)
                 raise
             else:
-                if record.close():
-                    self._renewer.delist(record)
-                if isinstance(result, Ended):
-                    raise Loss(result.reason, result.broken).error()
-                return True
+                if not isinstance(result, Ended):
+                    if record.close():
+                        self._renewer.delist(record)
+                    return True
+                record.leaving = False
+                self.renewed(record, result, self.clock.now())
         while record.left_until() and record.loss() is None:
             await asyncio.sleep(min(1.0, max(0.001, record.least_end - self.clock.now())))
         return False
@@ -223,39 +226,51 @@ class Engine:
         record.token()
 
     async def downgrade(self, record: Record) -> None:
-        """Lets readers in beside the one that wrote."""
+        """Lets readers in beside the one that wrote. Where this ends otherwise, and they may be in
+        already, the lock is given back: it says that it excludes them."""
         if record.claim.mode != "exclusive":
             raise Invalid("only a lock that is held for writing can be downgraded")
-        failures = 0
-        while True:
-            record.token()
-            sent = self.clock.now()
-            limit = max(0.1, min(self.settings.timeout, record.remaining()))
-            try:
-                body = {"claim": record.claim.json()}
-                result = await self.ask("/v1/downgrade", body, state, limit)
-            except Unavailable as error:
-                failures += 1
-                self.retrying(error)
-                await asyncio.sleep(min(backoff(failures), record.remaining()))
-                continue
-            if isinstance(result, Held):
-                record.claim = replace(record.claim, mode="shared")
-            self.renewed(record, result, sent)
-            record.token()
-            return
+        failures, maybe_done = 0, False
+        try:
+            while True:
+                record.token()
+                sent, certain = self.clock.now(), not maybe_done
+                limit = max(0.1, min(self.settings.timeout, record.remaining()))
+                maybe_done = True  # also when this is cancelled
+                try:
+                    body = {"claim": record.claim.json()}
+                    result = await self.ask("/v1/downgrade", body, state, limit)
+                except Error as error:
+                    maybe_done = error.maybe_done or not certain
+                    if not isinstance(error, Unavailable):
+                        raise
+                    failures += 1
+                    self.retrying(error)
+                    await asyncio.sleep(min(backoff(failures), record.remaining()))
+                    continue
+                if isinstance(result, Held):
+                    record.claim = replace(record.claim, mode="shared")
+                self.renewed(record, result, sent)
+                record.token()
+                return
+        except BaseException:
+            if maybe_done:
+                self.abandoned(record)
+            raise
 
     def renewed(self, record: Record, result: State, sent: float) -> None:
         """Takes the answer to a renewal that was sent at ``sent``."""
         if record.is_over():
             return
+        lease_end = record.lease_end()
         record.renewed(result, sent)
-        if record.is_over():
+        if not record.is_over():
+            self._renewer.schedule(record)
+        elif record.is_done():
             self._renewer.delist(record)
             if record.uncertain or isinstance(result, Waiting):
-                self.give_back(record.claim, record.uncertain)
-        else:
-            self._renewer.schedule(record)
+                delayed = isinstance(result, Ended) and result.stays
+                self.give_back(record.claim, record.uncertain, lease_end if delayed else 0.0)
 
     async def _released(self, claim: Claim) -> str:
         return await self.ask("/v1/release", {"claim": claim.json()}, found)
@@ -271,11 +286,20 @@ class Engine:
         except RuntimeError:
             pass  # The loop has ended: the lock ends with its lease.
 
-    def abandoned(self, record: Record) -> None:
-        lease_end = record.lease_end() if record.lock_delay and record.loss() is not None else 0.0
-        if record.close():
+    def abandoned(self, record: Record, loss: Optional[Loss] = None) -> None:
+        """Gives a lock back that is not to be used any more. One that was lost stays lost."""
+        closed_until, loss = record.closed_until(), record.loss() or loss
+        if record.end(loss):
             self._renewer.delist(record)
-            self.give_back(record.claim, record.uncertain, lease_end, record.left_until())
+            self.give_back(record.claim, record.uncertain, closed_until, record.left_until())
+        self._give_back_broken(record)
+
+    def _give_back_broken(self, record: Record) -> None:
+        """Gives a lock back that was lost by a graceful break, once its holder is done with it."""
+        if record.stays:
+            record.stays = False
+            self._renewer.delist(record)
+            self.give_back(record.claim, record.uncertain)
 
     def expired(self, record: Record) -> None:
         """The deadline of a lock has passed. Its lease ends in full: whoever worked under it may
@@ -347,26 +371,21 @@ class Engine:
         self._closed = True
         self._transport.interrupt()
         for record in self._renewer.stop():
-            claim, uncertain = record.claim, record.uncertain
-            delayed = record.lock_delay and record.loss() is not None
-            lease_end = record.lease_end() if delayed else 0.0
-            if record.lose(Loss(LossReason.CLOSED)):
-                self.give_back(claim, uncertain, lease_end, record.left_until())
+            self.abandoned(record, Loss(LossReason.CLOSED))
         until = self.loop.time() + limit
         # What was cancelled orders its releases.
         while self._attempting and self.loop.time() < until:
             await asyncio.sleep(0.005)
-        while True:
-            pending = [confirmed.wait() for confirmed in self._releases.values() if not confirmed.is_set()]
-            left = until - self.loop.time()
-            if not pending or left <= 0:
-                for wait_for in pending:
-                    wait_for.close()
+        while self.loop.time() < until:
+            pending = [it for it in self._releases.values() if not it.is_set()]
+            if not pending:
                 break
+            waits = [asyncio.ensure_future(it.wait()) for it in pending]
             try:
-                await within(left, asyncio.gather(*pending))
-            except Elapsed:
-                break
+                await asyncio.wait(waits, timeout=until - self.loop.time())
+            finally:
+                for wait in waits:
+                    wait.cancel()
         releases = list(self._releases)
         for task in releases:
             task.cancel()

@@ -6,23 +6,6 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple, Type
 
-__all__ = [
-    "BreakRecord",
-    "Closed",
-    "Conflict",
-    "Error",
-    "Holder",
-    "Invalid",
-    "LimitMismatch",
-    "LockLost",
-    "LockReleased",
-    "LossReason",
-    "Refused",
-    "Stale",
-    "Unavailable",
-    "Unsupported",
-]
-
 
 @dataclass(frozen=True)
 class Holder:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Optional
 
-from ._engine import Callback, Hold
+from ._engine import LOG, Callback, Hold
 from ._errors import LockLost, LossReason
 from ._record import Loss, Record
 
@@ -21,6 +21,9 @@ class HeldLock:
     @property
     def _record(self) -> Record:
         return self._hold.record
+
+    def _check_held(self) -> None:
+        self._record.token()
 
     def _loss(self) -> Optional[Loss]:
         return self._record.loss()
@@ -129,7 +132,11 @@ class Lost:
         loss = self._record.loss()
         if loss is not None:
             # One that blocks must not hold up the renewals of other locks.
-            threading.Thread(target=callback, args=(loss.reason,), daemon=True).start()
+            thread = threading.Thread(target=callback, args=(loss.reason,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # so from Python 3.12 on while a program ends
+                LOG.warning("nothing is called for the loss of a lock: %s", error)
 
 
 class AsyncLost:

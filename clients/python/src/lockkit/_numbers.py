@@ -12,7 +12,6 @@ from ._engine import Engine, Hold
 from ._errors import Invalid, LockLost, LossReason, Unavailable
 from ._record import Loss, Record, backoff
 from ._requests import Options
-from ._settings import Seconds, in_seconds
 
 MOST_BYTES = 480
 """The longest name of slots: a lock's name has room for a number behind it."""
@@ -33,16 +32,14 @@ def checked(options: Options, slots: int) -> Options:
 
 
 async def acquire(
-    engine: Engine, options: Options, slots: int, limit: Optional[Seconds]
+    engine: Engine, options: Options, slots: int, limit: Optional[float]
 ) -> Optional[Numbered]:
     """A slot, within so many seconds: 0 does not wait, ``None`` waits for good."""
-    until = math.inf if not limit else engine.loop.time() + _seconds(limit)
+    until = math.inf if not limit else engine.loop.time() + limit
     waits = limit != 0
     while True:
         left = max(0.001, until - engine.loop.time()) if limit else limit
-        permit = await engine.acquire(
-            options.permits(1, slots), None if left is None else _seconds(left)
-        )
+        permit = await engine.acquire(options.permits(1, slots), left)
         if permit is None:
             return None
         # A permit without a slot is given back at once.
@@ -61,10 +58,6 @@ async def acquire(
         engine.abandoned(permit.record)
         if lost is None or not waits or engine.loop.time() >= until:
             return None
-
-
-def _seconds(limit: Seconds) -> float:
-    return in_seconds("timeout", limit)
 
 
 async def _find(
@@ -126,8 +119,12 @@ class NumberedLock:
     def token(self) -> int:
         """The fencing token of this number: it grows from holder to holder. Raises ``LockLost`` once
         the slot or its permit is not valid, and ``LockReleased`` after the release."""
-        self._permit_record.token()
+        self._check_held()
         return self._slot_record.token()
+
+    def _check_held(self) -> None:
+        self._permit_record.token()
+        self._slot_record.token()
 
     def is_valid(self) -> bool:
         """Whether the slot is held now, by this client's own clock."""

@@ -86,6 +86,8 @@ class Record:
         """Whether a renewal is under way."""
         self.leaving = False
         """Its lease is being made to end earlier: it must not be trusted any more."""
+        self.stays = False
+        """Its claim was broken, and keeps others out until it is released."""
         self.scheduled = math.inf
         """When the renewer looks at it."""
         self.hold: "Callable[[], Optional[Hold]]" = lambda: None
@@ -124,6 +126,10 @@ class Record:
 
     def is_over(self) -> bool:
         return isinstance(self._now, Over)
+
+    def is_done(self) -> bool:
+        """Whether it has ended, and has no claim left to release."""
+        return self.is_over() and not self.stays
 
     def is_foreign(self) -> bool:
         """Whether it belongs to the process that this one was forked from."""
@@ -177,10 +183,12 @@ class Record:
         if isinstance(state, Held):
             self.grant(state, sent)
         elif isinstance(state, Ended):
-            self.lose(self.loss() or Loss(state.reason, state.broken))
+            # With a lock delay it is left to its lease. First: other threads look once it has ended.
+            self.stays = state.stays and not self.lock_delay
+            self.end(self.loss() or Loss(state.reason, state.broken))
         else:
             # It held, and waits now: the backend lost what it knew.
-            self.lose(Loss(LossReason.VANISHED))
+            self.end(Loss(LossReason.VANISHED))
 
     def is_short(self, round_trip: float) -> bool:
         """Whether so little is left of a grant that came late that its first use might fail. A lock
@@ -206,7 +214,7 @@ class Record:
     def expire(self) -> bool:
         """Ends a lock whose deadline has passed; says whether it did."""
         loss = self.loss()
-        return isinstance(self._now, Validity) and loss is not None and self.lose(loss)
+        return isinstance(self._now, Validity) and loss is not None and self.end(loss)
 
     def left_until(self) -> float:
         """Until when it is to stay held although it is released now; 0 when that is over."""
@@ -216,13 +224,22 @@ class Record:
         """Changes how long it is to stay held, from now on."""
         self.least_end = 0.0 if at_least is None else self._clock.now() + at_least
 
-    def lose(self, loss: Loss) -> bool:
-        """Marks it as lost, unless it has ended; says whether it was this call that did."""
-        return self._end(Over(loss))
-
     def close(self) -> bool:
         """Marks it as released, unless it has ended; says whether it was this call that did."""
-        return self._end(Over(None))
+        return self.end(None)
+
+    def end(self, loss: Optional[Loss]) -> bool:
+        """Marks it as lost, or without a loss as released, unless it has ended; says whether it was
+        this call that did."""
+        if isinstance(self._now, Over):
+            return False
+        self._now = Over(loss)
+        self.due = math.inf
+        for ref in self._listeners:
+            listener = ref()
+            if listener is not None:
+                listener.ended()
+        return True
 
     def tell(self, listener: Listener) -> None:
         """Tells this of the end, as long as anything else refers to it."""
@@ -254,16 +271,10 @@ class Record:
             return self._stop + self.lock_delay if self.lock_delay else 0.0
         return validity.deadline + validity.margin + self.lock_delay
 
-    def _end(self, over: Over) -> bool:
-        if isinstance(self._now, Over):
-            return False
-        self._now = over
-        self.due = math.inf
-        for ref in self._listeners:
-            listener = ref()
-            if listener is not None:
-                listener.ended()
-        return True
+    def closed_until(self) -> float:
+        """Until when the claim of a lock that was lost is neither renewed nor released: its lock delay
+        keeps the name closed. 0 where there is none, and for a lock that is not lost."""
+        return self.lease_end() if self.lock_delay and self.loss() is not None else 0.0
 
 
 def backoff(failures: int) -> float:

@@ -104,7 +104,7 @@ class Renewer:
                 continue
             record.scheduled = math.inf
             self._engine.expired(record)
-            if record.is_over():
+            if record.is_done():
                 self._records.discard(record)
                 continue
             due = due or (record.due <= now and not record.asking)

@@ -126,6 +126,13 @@ class Ended:
     reason: LossReason
     broken: Optional[BreakRecord]
 
+    @property
+    def stays(self) -> bool:
+        """Whether it stays in the queue until it is released, or its lease ends: after a graceful
+        break."""
+        forced = self.broken is not None and self.broken.forced
+        return self.reason is LossReason.BROKEN and not forced
+
 
 State = Union[Held, Waiting, Busy, Ended]
 

@@ -57,13 +57,15 @@ END $$;
 -- The row of the queue is locked by the caller. A claim with which a transaction is fenced is locked,
 -- and stays until that transaction has ended; it is not waited for here.
 -- Result: tags and tokens of the new holders. They are notified, but for the claims of `p_client`, which
--- learns it from the answer to its request, and for `p_mine`.
+-- learns it from the answer to its request, and for `p_mine`. One that was broken while it waited keeps its lease and
+-- has the token 0, and its client is to poll: it holds no lock, but keeps others out until that lease ends.
 CREATE OR REPLACE FUNCTION {p}promote(p_queue bigint, p_now bigint, p_mine bytea, p_client bytea)
 RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c      record;
   v_sum  bigint := 0;
   v_hold bigint;
+  v_token bigint;
   v_tags bytea;
   v_over bytea[];
   v_back boolean;
@@ -94,13 +96,15 @@ BEGIN
       EXIT;
     END IF;
     CONTINUE WHEN c.held IS NOT NULL OR c.expires <= p_now;
-    UPDATE {p}claims SET held = p_now, set_at = p_now, expires = greatest(expires, p_now + hold_ttl)
+    UPDATE {p}claims SET held = p_now, set_at = p_now,
+      expires = CASE WHEN broken THEN expires ELSE greatest(expires, p_now + hold_ttl) END
     WHERE id = c.id;
-    v_tags := coalesce(v_tags, '') || {p}tag(c.id) || int8send(c.token);
+    v_token := CASE WHEN c.broken THEN 0 ELSE c.token END;
+    v_tags := coalesce(v_tags, '') || {p}tag(c.id) || int8send(v_token);
     IF c.id IS DISTINCT FROM p_mine THEN
-      v_hold := c.hold_ttl;
+      v_hold := CASE WHEN c.broken THEN c.expires - p_now ELSE c.hold_ttl END;
       IF c.client IS DISTINCT FROM p_client THEN
-        PERFORM {p}notify(c.client, 'g', c.id, c.token);
+        PERFORM {p}notify(c.client, CASE WHEN c.broken THEN 'l' ELSE 'g' END, c.id, v_token);
       END IF;
     END IF;
   END LOOP;

@@ -22,7 +22,12 @@ class Releasing:
         """Gives it back, and returns once the service knows."""
         raise NotImplementedError
 
+    def _check_held(self) -> None:
+        """Raises ``LockLost`` or ``LockReleased`` where nothing may be done under it."""
+        raise NotImplementedError
+
     def __enter__(self: R) -> R:
+        self._check_held()
         return self
 
     def __exit__(
@@ -63,7 +68,7 @@ class Guard(HeldLock, Releasing):
         lease is over.
         """
         record = self._record
-        if record.is_over() or record.is_foreign():
+        if record.is_done() or record.is_foreign():
             loss = record.loss()
             if loss is not None:
                 raise loss.error()
@@ -79,7 +84,9 @@ class Guard(HeldLock, Releasing):
 
     def downgrade(self) -> None:
         """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
-        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
+        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held. After another
+        error, and when this is interrupted, the lock is given back, unless it is certain that nothing
+        was done."""
         record = self._record
         record.token()
         self._thread.run(lambda it: it.downgrade(record))

@@ -34,7 +34,7 @@ class SlotGuard(NumberedLock, Releasing):
         """Gives back the slot and then its permit, and returns once the service knows. Raises
         ``LockLost`` when one of them was not held until now. Releasing again does nothing."""
         slot, permit = self._slot_record, self._permit_record
-        if (slot.is_over() and permit.is_over()) or slot.is_foreign():
+        if (slot.is_done() and permit.is_done()) or slot.is_foreign():
             loss = self._loss()
             if loss is not None:
                 raise loss.error()
@@ -67,7 +67,7 @@ class Slots:
         """Waits for a slot, but not longer than this; then ``None``."""
         return self._taken(in_seconds("timeout", timeout))
 
-    def _taken(self, limit: Optional[Seconds]) -> Optional[SlotGuard]:
+    def _taken(self, limit: Optional[float]) -> Optional[SlotGuard]:
         thread, options, slots = self._thread, self._options, self._slots
 
         async def acquire(engine: Engine) -> Optional[SlotGuard]:

@@ -119,13 +119,17 @@ def _end(engine: Engine) -> None:
 
 def _main(settings: Settings, clock: Clock, started: "Future[Engine]") -> None:
     """What the thread does. It does not refer to the ``EngineThread``, which may go."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
 
     async def begin() -> Engine:
         return Engine(settings, clock)
 
-    started.set_result(loop.run_until_complete(begin()))
+    try:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        started.set_result(loop.run_until_complete(begin()))
+    except BaseException as error:  # there may be too many open files
+        started.set_exception(error)
+        return
     del started
     loop.run_forever()
     left = asyncio.all_tasks(loop)

@@ -31,6 +31,7 @@ class Releasing:
             return await cancelled_by_loss(self, work)
 
     async def __aenter__(self: R) -> R:
+        self._check_held()
         return self
 
     async def __aexit__(
@@ -44,6 +45,10 @@ class Releasing:
         except Error as error:
             if not swallowed(error, body):
                 raise
+
+    def _check_held(self) -> None:
+        """Raises ``LockLost`` or ``LockReleased`` where nothing may be done under it."""
+        raise NotImplementedError
 
     def _loss(self) -> Optional[Loss]:
         raise NotImplementedError
@@ -86,7 +91,9 @@ class Guard(HeldLock, Releasing):
 
     async def downgrade(self) -> None:
         """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
-        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
+        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held. After another
+        error, and when this is cancelled, the lock is given back, unless it is certain that nothing
+        was done."""
         await self._hold.engine.downgrade(self._record)
 
     async def _ended(self) -> None:
@@ -107,10 +114,16 @@ async def cancelled_by_loss(guard: R, work: Callable[[R], Awaitable[T]]) -> T:
         return working.result()
     finally:
         losing.cancel()
-        # It must have ended before the lock is released.
+        # It must have ended before the lock is released, however often this is cancelled.
+        again: Optional[asyncio.CancelledError] = None
         while not working.done():
             working.cancel()
-            await asyncio.wait({working})
+            try:
+                await asyncio.wait({working})
+            except asyncio.CancelledError as error:
+                again = error
+        if again is not None:
+            raise again
 
 
 class Acquiring:
@@ -120,12 +133,20 @@ class Acquiring:
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Guard]]) -> None:
         self._begin = begin
         self._guard: Optional[Guard] = None
+        self._entered = False
 
     def __await__(self) -> Generator[Any, None, Guard]:
         return self._begin().__await__()
 
     async def __aenter__(self) -> Guard:
-        self._guard = await self._begin()
+        if self._entered:
+            raise RuntimeError("this was entered and not left yet: each block asks for its own lock")
+        self._entered = True
+        try:
+            self._guard = await self._begin()
+        except BaseException:
+            self._entered = False
+            raise
         return self._guard
 
     async def __aexit__(
@@ -134,8 +155,9 @@ class Acquiring:
         body: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        if self._guard is not None:
-            await self._guard.__aexit__(kind, body, trace)
+        guard, self._guard, self._entered = self._guard, None, False
+        if guard is not None:
+            await guard.__aexit__(kind, body, trace)
 
 
 async def taken(slot: EngineSlot, request: Request, limit: Optional[float]) -> Optional[Guard]:

@@ -80,7 +80,7 @@ class Slots:
         lost, and this raises ``LockLost``."""
         return await (await self.acquire()).run(work)
 
-    async def _taken(self, limit: Optional[Seconds]) -> Optional[SlotGuard]:
+    async def _taken(self, limit: Optional[float]) -> Optional[SlotGuard]:
         engine = self._slot.engine()
         found = await _numbers.acquire(engine, self._options, self._slots, limit)
         if found is None:

@@ -3,9 +3,9 @@
 -- must wait. Inside a transaction that has locked the name's row.
 -- Leases that were set while the clock was ahead count from now: `since` tells, which every operation that sets
 -- one writes.
--- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
--- a claim where others can see it, made of its id, and no way back. Not of one that was broken: it has no new
--- lease, and a grant would outlive the old one.
+-- InOut: woken: the tags of the new holders, 8 bytes each, and their tokens, appended (as many as fit): what
+-- stands for a claim where others can see it, made of its id, and no way back. One that was broken while it waited
+-- keeps its lease and has the token 0: it holds no lock, but keeps others out until that lease ends.
 --
 -- Costs one look at each holder and some statements for each claim that leaves or begins to hold;
 -- those behind are not looked at.
@@ -18,7 +18,7 @@ BEGIN
   DECLARE v_fixed_limit BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
-  DECLARE v_back, v_broken TINYINT DEFAULT 0;
+  DECLARE v_back TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
   SELECT sequence INTO v_first FROM lockkit_claims
@@ -54,8 +54,8 @@ BEGIN
     AND sequence < COALESCE(v_first, 9223372036854775807);
 
   walk: WHILE v_first IS NOT NULL DO
-    SELECT id, token, weight, capacity, expires, broken
-    INTO v_id, v_token, v_weight, v_capacity, v_expires, v_broken
+    SELECT id, IF(broken, 0, token), weight, capacity, expires
+    INTO v_id, v_token, v_weight, v_capacity, v_expires
     FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
     IF v_expires <= p_now THEN
@@ -69,7 +69,7 @@ BEGIN
       SELECT expires INTO v_expires FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND sequence = v_first;
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
-      IF NOT v_broken AND LENGTH(p_woken) < 8000 THEN
+      IF LENGTH(p_woken) < 8000 THEN
         SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)),
                              UNHEX(LPAD(HEX(v_token), 16, '0')));
       END IF;

@@ -1,11 +1,15 @@
 //! Sessions of the ZooKeeper driver: how one is had, what it survives, and what follows its end.
 
+mod several;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquisition, LockDriver, Patience, RegisterKey, Registers, Renewal, Write,
+};
 use lockkit_core::{
     Claim, ClientIdentity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
@@ -292,156 +296,63 @@ fn a_driver_outlives_the_runtime_that_it_was_made_in() {
     drop(server);
 }
 
-fn lasting(namespace: &Namespace, name: &str, ttl: Duration) -> Arc<Claim> {
-    let mut claim = Claim::clone(&claim(namespace, name));
-    claim.hold_ttl = ttl;
-    Arc::new(claim)
+/// A watch ends with the runtime that the client works in, and no event says so.
+#[test]
+fn a_wait_for_a_change_outlives_the_runtime_of_its_session() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, proxy) = second.block_on(async {
+        let server = server().await;
+        let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+        (server, proxy)
+    });
+    let driver = Arc::new(first.block_on(driver(proxy.addr())));
+    second.block_on(async {
+        let other = self::driver(server.addr()).await;
+        let claim = claim(&namespace(), "a");
+        other.acquire(&claim, Patience::Wait).await.unwrap();
+        let (key, name) = (claim.key.clone(), claim.key.name.clone());
+        let at = RegisterKey { namespace: key.namespace.clone(), name };
+        let held = driver.inspect(&key).await.unwrap();
+        let watched = async |requests: u64| {
+            soon("the watch, and a read", async {
+                while proxy.counts().answers < requests {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+            .await;
+            proxy.reset();
+        };
+        proxy.reset();
+        let (waits, register) = (driver.clone(), at.clone());
+        let register =
+            tokio::spawn(
+                async move { retried(|| Registers::changed(&*waits, &register, None)).await },
+            );
+        watched(3).await;
+        let waits = driver.clone();
+        let queue =
+            tokio::spawn(
+                async move { retried(|| LockDriver::changed(&*waits, &key, &held)).await },
+            );
+        watched(4).await;
+        tokio::task::spawn_blocking(move || drop(first)).await.unwrap();
+        other.release(&claim).await.unwrap();
+        other.write(&at, &Write::of(Some(b"value".to_vec()))).await.unwrap();
+        let stored = soon("the value", register).await.unwrap().expect("it has a value");
+        assert_eq!(stored.value, b"value");
+        assert!(soon("the release", queue).await.unwrap().is_free());
+    });
 }
 
-async fn granted(driver: &ZkDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Try).await.unwrap().result {
-        Acquisition::Granted(grant) => grant,
-        other => panic!("it is free: {other:?}"),
-    }
-}
-
-/// The connections through a proxy that are open.
-fn open(proxy: &Proxy) -> usize {
-    proxy.reset();
-    proxy.connections().len()
-}
-
-#[tokio::test]
-async fn a_dead_process_keeps_each_lock_for_the_ttl_of_that_lock() {
-    let server = server().await;
-    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
-    let (dead, other) = (driver(proxy.addr()).await, driver(server.addr()).await);
-    let namespace = namespace();
-    let ttl = Duration::from_secs(5);
-    let brief = lasting(&namespace, "brief", ttl);
-    let usual = lasting(&namespace, "usual", TTL);
-    assert_eq!(granted(&dead, &brief).await.ttl, ttl);
-    assert_eq!(granted(&dead, &usual).await.ttl, TTL);
-    let next = claim(&namespace, "brief");
-    let queued = other.acquire(&next, Patience::Wait).await.unwrap().result;
-    assert_eq!(queued, Acquisition::Queued { ahead: 1 });
-    proxy.refuse().await;
-    proxy.fault(ProxyFault::BlackHole, When::Now);
-    let died = Instant::now();
-    let waiting = async {
-        // As core does while it waits.
-        tokio::select! {
-            turn = other.granted(&next) => turn.unwrap(),
-            () = renewing(&other, &next) => unreachable!("it renews until it is dropped"),
-        }
-    };
-    soon("the turn", waiting).await;
-    let kept = died.elapsed();
-    let slack = dead.capabilities().expiry_slack;
-    // What the leader hears of a session is a little old; nothing is kept for as long as the other.
-    assert!(kept < ttl + slack, "{kept:?}, with a slack of {slack:?}");
-    assert!(kept < TTL / 2, "{kept:?}");
-    let line = other.inspect(&usual.key).await.unwrap().queue;
-    assert_eq!(line.len(), 1, "the other one lasts longer: {line:?}");
-}
-
-async fn renewing(driver: &ZkDriver, claim: &Arc<Claim>) {
+/// As core does it: what fails for now is asked again.
+async fn retried<T, F: Future<Output = lockkit_core::Result<T>>>(ask: impl Fn() -> F) -> T {
     loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        driver.renew_single(claim).await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn a_lock_lasts_as_its_guard_and_a_look_at_it_say() {
-    let server = server().await;
-    let driver = driver(server.addr()).await;
-    let namespace = namespace();
-    let longest = driver.capabilities().max_ttl;
-    let year = Duration::from_secs(365 * 86_400);
-    for seconds in [5, 20, TTL.as_secs(), 45] {
-        let asked = Duration::from_secs(seconds);
-        let claim = lasting(&namespace, &format!("{seconds}"), asked);
-        assert_eq!(granted(&driver, &claim).await.ttl, asked);
-        let line = driver.inspect(&claim.key).await.unwrap().queue;
-        assert_eq!(line[0].ttl, asked);
-    }
-    // The servers have a bound, and whatever is above it has that.
-    let mut given = Vec::new();
-    for more in [0, 1] {
-        let claim = lasting(&namespace, &format!("year {more}"), year + Duration::from_secs(more));
-        let grant = granted(&driver, &claim).await;
-        assert!(longest <= grant.ttl && grant.ttl < year, "{:?}", grant.ttl);
-        let line = driver.inspect(&claim.key).await.unwrap().queue;
-        assert!(line[0].ttl.abs_diff(grant.ttl) < Duration::from_millis(1), "{line:?}");
-        given.push(grant.ttl);
-    }
-    assert_eq!(given[0], given[1]);
-}
-
-#[tokio::test]
-async fn sessions_for_other_ttls_are_few_and_go_when_nobody_needs_them() {
-    let server = server().await;
-    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
-    let driver = driver(proxy.addr()).await;
-    let namespace = namespace();
-    let mut claims = Vec::new();
-    for n in 0..60 {
-        let ttl = Duration::from_millis(9_000 + 500 * n);
-        let claim = lasting(&namespace, &format!("{n}"), ttl);
-        let grant = granted(&driver, &claim).await;
-        assert!(grant.ttl <= ttl && grant.ttl > ttl / 2, "{:?} for {ttl:?}", grant.ttl);
-        claims.push(claim);
-    }
-    // The main one, eight exact ones, and one for each power of two below the others.
-    let many = open(&proxy);
-    assert!((9..=13).contains(&many), "{many} connections");
-    let answers = driver.renew(&claims).await.unwrap();
-    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Holds(_)))), "{answers:?}");
-    let last = claims.pop().unwrap();
-    for claim in &claims {
-        driver.release(claim).await.unwrap();
-    }
-    // One is in use, and the main one stays.
-    soon("the end of the others", async {
-        while open(&proxy) > 2 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
-    assert_eq!(driver.release(&last).await.unwrap(), Released::Removed);
-    soon("the end of the last", async {
-        while open(&proxy) > 1 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
-    granted(&driver, &lasting(&namespace, "again", Duration::from_secs(5))).await;
-    assert_eq!(open(&proxy), 2);
-}
-
-#[tokio::test]
-async fn the_end_of_one_session_costs_its_claims_and_no_others() {
-    let server = server().await;
-    let client = Client::connect(&server.addr().to_string()).await.unwrap();
-    let driver = driver(server.addr()).await;
-    let namespace = namespace();
-    let (usual, other) = (lasting(&namespace, "usual", TTL), lasting(&namespace, "other", TTL / 2));
-    granted(&driver, &usual).await;
-    granted(&driver, &other).await;
-    end_session(server.addr(), session_of(&client, &namespace, "other").await).await;
-    let both = [usual.clone(), other.clone()];
-    let told = soon("the news", async {
-        loop {
-            match &driver.renew(&both).await.unwrap()[..] {
-                [Ok(usual), Ok(other)] => return [usual.clone(), other.clone()],
-                // While the client finds out.
-                [Ok(Renewal::Holds(_)), Err(error)] if error.is_retryable() => {}
-                told => panic!("{told:?}"),
+        match ask().await {
+            Err(error) if error.is_retryable() => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            answer => return answer.unwrap(),
         }
-    })
-    .await;
-    assert!(matches!(told, [Renewal::Holds(_), Renewal::Ended(_)]), "{told:?}");
-    granted(&driver, &lasting(&namespace, "other", TTL / 2)).await;
+    }
 }
